@@ -7,10 +7,13 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
 
 # How many tests run at once, and further arguments for pytest: make test WORKERS=8 ARGS='-k claim -x'
-# Tests that start processes run with PROCESS_WORKERS: each of them uses several cores by itself.
+# Tests that start processes run with PROCESS_WORKERS: each uses several cores at times, and mostly waits.
 WORKERS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-PROCESS_WORKERS ?= 2
+PROCESS_WORKERS ?= 3
 ARGS ?=
+
+# The tests start hundreds of processes: without stored bytecode each would compile all of Mulligan again.
+export PYTHONDONTWRITEBYTECODE :=
 
 # The first interpreter that is new enough; choose another with `make PYTHON=…`.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -20,7 +23,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test lint types imports check slow mutants simulate all audit bench storm points format pictures constraints clean
+.PHONY: help venv demo test pythons lint types imports docs check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands
@@ -28,15 +31,15 @@ help: ## list the commands
 
 venv: $(STAMP) ## create .venv with Mulligan (editable) and the development tools
 
-demo: $(STAMP) ## run Mulligan with sample jobs and print the address of the dashboard
-	$(BIN)/mulligan demo
+# The demo needs only the packages of Mulligan itself. If there is no .venv yet, it gets a small environment.
+DEMO_VENV := $(if $(wildcard $(STAMP)),$(VENV),build/demo)
 
-# Compile first: the tests start hundreds of processes, and with PYTHONDONTWRITEBYTECODE set each would
-# compile all of Mulligan again.
+demo: $(DEMO_VENV)/.stamp ## run Mulligan with sample jobs and print the address of the dashboard
+	$(DEMO_VENV)/bin/mulligan demo
+
 # Two passes. The second also runs when tests of the first failed (1) or ARGS selects none of them (5).
 # The exit code is 5 only if neither pass ran a test.
 test: $(STAMP) ## run the tests, on SQLite and on a PostgreSQL that they start
-	@$(RUN) compileall -q src apps tests/support
 	@$(RUN) pytest -m 'not processes and not slow and not timing' -n $(WORKERS) --dist worksteal $(ARGS); first=$$?; \
 	case $$first in 0|1|5) ;; *) exit $$first;; esac; \
 	$(RUN) pytest -m 'processes and not slow and not timing' -n $(PROCESS_WORKERS) --dist worksteal $(ARGS); second=$$?; \
@@ -54,25 +57,38 @@ types: $(STAMP) ## check types with mypy --strict
 imports: $(STAMP) ## check the import contracts
 	PYTHONPATH=src $(BIN)/lint-imports --no-logo
 
-check: lint types imports ## lint, types, imports
+docs: $(STAMP) ## build the documentation site into build/site; a broken link is an error
+	$(BIN)/python docs/build_site.py
+
+check: lint types imports docs ## lint, types, imports, docs
 
 slow: $(STAMP) ## run the slow tests
-	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest -m slow -n $(PROCESS_WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS) || [ $$? -eq 5 ]
 	$(RUN) pytest -m timing -n 0 $(ARGS) || [ $$? -eq 5 ]
 
 mutants: $(STAMP) ## check that the invariant checker finds every planted defect
-	@$(RUN) compileall -q src apps tests/support
 	$(RUN) pytest tests/mutants -m slow -n 0 -o faulthandler_timeout=0 $(ARGS)
 
-all: ## run everything: check, test, test without accelerators, slow
+# Each version has its own environment in build/. PYENV: where other versions are looked for.
+PYTHONS ?= 3.11 3.12 3.13
+PYENV ?= $(HOME)/.pyenv/versions
+
+pythons: ## run the tests on every installed Python of PYTHONS='3.11 3.12 3.13'
+	@failed=; for version in $(PYTHONS); do \
+	found=; for python in python$$version $(PYENV)/$$version.*/bin/python3; do \
+	"$$python" -c '' 2>/dev/null && found=$$python; done; \
+	if [ -z "$$found" ]; then echo "Python $$version is not installed: skipped"; continue; fi; \
+	echo "Python $$version: $$found"; \
+	$(MAKE) test VENV=build/python$$version PYTHON="$$found" || failed="$$failed $$version"; \
+	done; [ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
+
+all: ## run everything: check, test on all Pythons, test without accelerators, slow
 	$(MAKE) check
-	$(MAKE) test
+	$(MAKE) pythons
 	MULLIGAN_WORKER__FAST=false $(MAKE) test
 	$(MAKE) slow
 
-bench: $(STAMP) ## compare with other job systems (docs/performance.md); one to two hours, or ARGS='drain'
-	@$(RUN) compileall -q src tools
+bench: $(STAMP) ## compare with other job systems (docs/contributors/performance.md); one to two hours, or ARGS='drain'
 	PYTHONPATH=tools $(RUN) bench peers $(ARGS)
 
 # make simulate SEEDS=2000 · FIRST=17 SEEDS=1 · STORES=sqlite,postgres · PLAY='[["enqueue",0,0,0,0]]'
@@ -110,6 +126,14 @@ $(STAMP): pyproject.toml constraints.txt
 		"$(PYTHON)" -m venv $(VENV) || { echo "No venv module? On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }; }
 	$(PIP) -c constraints.txt hatchling
 	$(PIP) -c constraints.txt --no-build-isolation -e '.[dev]'
+	@printf '%s' "$(CURDIR)" > $@
+
+build/demo/.stamp: pyproject.toml constraints.txt
+	@[ -n "$(PYTHON)" ] || { echo "Mulligan needs Python 3.11 or newer; none found. Choose one: make PYTHON=/path/to/python3"; exit 1; }
+	@rm -rf build/demo
+	"$(PYTHON)" -m venv build/demo || { echo "No venv module? On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	build/demo/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling
+	build/demo/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[web]'
 	@printf '%s' "$(CURDIR)" > $@
 
 pictures: $(STAMP) ## take the screenshots of README, docs and apps; ARGS=FOLDER: every screen too

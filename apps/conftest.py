@@ -16,7 +16,7 @@ from mulligan.testing import Helper, workers
 def on_store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[[Mulligan, str], Helper]]:
-    """Put an application on a fresh store: `on_store(app, "watermark.jobs:app")`.
+    """Put an application on a fresh store: `on_store(app, "mulligan.apps.watermark.jobs:app")`.
 
     A test that uses it runs once per store. Works like `mulligan.testing.temporary`, but on a copy
     of a migrated database: creating the tables takes longer than most tests.

@@ -1,6 +1,23 @@
-"""Shared by the demos: folder, database, worker, page, and the external services they emulate.
+"""Harness of `mulligan demo NAME`: folder, database, worker, page, and emulated services.
 
-Everything ends together: with Ctrl-C, with SIGTERM, and with SIGKILL.
+An application runs without it: `mulligan worker` and `uvicorn`, as its README says. Its demo is in
+`apps/NAME/demo/` and starts the same worker and page on a temporary database, with emulated outside
+services as separate processes:
+
+    with (
+        stage.open_demo("shop", "A shop whose bank you can break.") as demo,
+        stage.ServiceProcess("mulligan.apps.shop.demo.bank") as bank,
+    ):
+        os.environ["BANK_URL"] = bank.url  # what a deployment would set
+        from mulligan.apps.shop.web import web  # reads its settings on import
+
+        demo.serve(web, "mulligan.apps.shop.jobs:app")
+
+The environment is for what differs between deployments: addresses, folders, keys. Settings of
+Mulligan that the application needs everywhere belong into its code: `Mulligan(settings={...})`.
+
+A worker that dies is started again. Everything ends together: with Ctrl-C, with SIGTERM, and with
+SIGKILL.
 """
 
 from __future__ import annotations
@@ -83,7 +100,7 @@ def _parse_arguments(name: str, description: str) -> argparse.Namespace:
 
 # --- Emulated external services -----------------------------------------------------------------
 class ServiceProcess:
-    """A running process of an emulated service: `ServiceProcess("pdfxml.gateway")`.
+    """A running process of an emulated service: `ServiceProcess("mulligan.apps.pdfxml.demo.gateway")`.
 
     The process prints its address as the first line.
     """

@@ -22,6 +22,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 VENDORED_FOLDERS = (
     ROOT / "src/mulligan/http/dashboard/static/vendor",
     ROOT / "tests/browser/vendor",
+    ROOT / "docs/site/vendor",
 )
 EXIT_FOUND = 1
 EXIT_UNKNOWN = 3
@@ -30,7 +31,7 @@ LICENCES = re.compile(
     r"MIT|BSD|Apache|PSF|ISC|MPL|Mozilla Public|any-OSI|Python Software Foundation|LGPL-3\.0-only|0BSD|Zlib",
     re.IGNORECASE,
 )
-EXTRAS = ("postgres", "otel", "apprise")
+EXTRAS = ("web", "postgres", "otel", "apprise")
 
 
 def pinned() -> dict[str, str]:

@@ -12,14 +12,16 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mulligan.config import ENV_PREFIX, Section, Settings
+from mulligan.config import Section, Settings
 from mulligan.core import errors, lifecycle
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.core.format import format_duration
+from mulligan.core.settings import ENV_PREFIX
 from mulligan.failures import codes
 from mulligan.failures import codes as ends
 from mulligan.failures.builtin import PROCESS_FAILED, RULES, UNKNOWN, WEAKEST
@@ -63,6 +65,8 @@ MEANING = {
     "limits.payload": "maximum size of a payload in bytes of JSON; more is refused at enqueue",
     "limits.result": "maximum size of a result in bytes of JSON; more ends the job with `RESULT_TOO_LARGE`",
     "web.host": "address of dashboard and API; beyond loopback only if a key exists",
+    "mail.port": "port of the mail server",
+    "mail.username": "name to log in to the mail server with; unset: no login",
     "web.port": "port of dashboard and API; 0: any free one",
 }
 SECTIONS = {
@@ -74,6 +78,9 @@ SECTIONS = {
     "guards": "When a kind is held because its jobs die of one cause",
     "limits": "Limits",
     "web": "Dashboard and API",
+    "web.brand": "Your name and colours on status pages",
+    "mail": "Mail server",
+    "notify": "Notifications",
     "alerts": "Alerts",
     "log": "Log lines",
     "trace": "Traces",
@@ -85,10 +92,12 @@ SETTINGS = """\
 
 # Settings
 
-Order: defaults, then `mulligan.toml`, then the environment, then flags; the later one wins. An unknown name
-is refused with the nearest valid one. `mulligan doctor` prints every value and where it came from.
+Order: defaults, then the app's code, then `mulligan.toml`, then the environment, then flags; the later one wins.
+An unknown name is refused with the nearest valid one. `mulligan doctor` prints every value and where it came from.
+[Configure](../operate/configure.md) explains which process reads what.
 
-`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Durations are in seconds.
+`MULLIGAN_CONFIG` names another file than `./mulligan.toml`. Durations are seconds, or texts such as `30s`, `5m`,
+`2h` and `90d`; at most 10 years.
 
 ```toml
 # mulligan.toml
@@ -162,10 +171,12 @@ def setting_meaning(name: str) -> str:
 
 def _used(name: str) -> bool:
     """True if any code reads the setting."""
-    access = re.compile(rf"\.{name.rpartition('.')[2]}\b")
+    field = name.rpartition(".")[2]
+    access = re.compile(rf'\.{field}\b|"{field}"')
     return any(access.search(text) for text in _source("config.py"))
 
 
+@cache
 def _source(*excluded: str) -> list[str]:
     return [
         path.read_text(encoding="utf-8")
@@ -213,17 +224,17 @@ def _bounds(metadata: Iterable[Any]) -> str:
     }
     if "pattern" in found:
         return f"`{found['pattern']}`"
-    least = ""
+    most = found.get("le", LONGEST)
     if "gt" in found:
         least = f"above {_format_value(found['gt'])}"
-    elif "ge" in found:
-        least = f"from {_format_value(found['ge'])}"
-    return f"{least} to {_number(found['le'])}" if least and "le" in found else least
+        return least if most == LONGEST else f"{least}, to {most:,.0f}"
+    if "ge" in found:
+        least = _format_value(found["ge"])
+        return f"from {least}" if most == LONGEST else f"{least}–{most:,.0f}"
+    return ""
 
 
-def _number(value: float) -> str:
-    years = value / (365 * 86_400)
-    return f"{years:.0f} years" if years >= 1 and years.is_integer() else f"{value:,.0f}"
+LONGEST = 10 * 365 * 86_400  # seconds; the page states it once
 
 
 # --- Codes ---
@@ -243,6 +254,7 @@ CLASSES = {
 # (the failure, when it happens, what it counts as)
 ENDS: tuple[tuple[Failure, str, str], ...] = (
     (ends.timed_out(300), "an attempt ran longer than its `timeout`", "failure"),
+    (ends.stalled(120), "an attempt made no progress for as long as its `stall`", "failure"),
     (ends.memory_limit_exceeded(1, 2), "an attempt used more than its `memory_limit`", "failure"),
     (ends.process_died(signal=9), "the runner process died during the attempt", "loss"),
     (
@@ -311,6 +323,9 @@ Mulligan detects or causes these itself. A *loss* counts against `max_losses`, a
 Provider codes come first, then exception types, then numbers (HTTP and gRPC status, SQLSTATE, errno,
 exit code, signal), then text. For each of these the deepest matching exception of the cause chain decides.
 
+The [runbook](../operate/runbook.md) has the sentence that an owner reads for each code, and what to do. Codes that
+match nothing (–) are set by Mulligan or by `Fail`.
+
 {rows}
 
 `Fail("CODE")` with a code of this page gets the class of that code (of the first row that has it) and the rule
@@ -332,7 +347,7 @@ def codes_page() -> str:
         notice=NOTICE,
         classes=table(("class", "retried", "means"), _classes()),
         ends=table(("code", "class", "counts as", "rule", "when"), _ends()),
-        rows=table(("code", "class", "retried", "public sentence", "rules", "matches"), _rows()),
+        rows=table(("code", "class", "matches"), _rows()),
         tree=_tree(),
         exceptions=table(("exception", "code", "repeat the call"), _exceptions()),
     )
@@ -372,25 +387,20 @@ def _makes_failures(thing: Any) -> bool:
 
 
 def _rows() -> Iterator[list[str]]:
-    """Yield one row per code: the rules that assign it and what they match."""
+    """Yield one row per code: its class and what its rules match."""
     for code in codes.CODES.values():
         rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
-        names = ", ".join(f"`{rule.id}`" for rule in rules)
-        matched = (
-            "; ".join(dict.fromkeys(filter(None, map(_matches, rules))))
-            or "set by Mulligan or by `Fail`"
-        )
+        matched = list(dict.fromkeys(filter(None, map(_matches, rules))))
+        more = f"; {len(matched) - MANY} more" if len(matched) > MANY else ""
         yield [
             f"`{code.name}`",
             f"`{code.cls}`",
-            _yes(answer=code.retryable),
-            code.public,
-            names,
-            matched,
+            "; ".join(matched[:MANY]) + more or "–",
         ]
 
 
-FEW = 4  # values shown per field; failures/builtin has them all
+MANY = 4  # rules shown per code; `mulligan policy rules` has them all
+FEW = 3  # values shown per field
 
 
 def _matches(rule: Rule) -> str:
@@ -438,7 +448,7 @@ def _tree() -> str:
 def _exceptions() -> Iterator[list[str]]:
     for name, thing in vars(errors).items():
         if inspect.isclass(thing) and issubclass(thing, errors.MulliganError):
-            yield [f"`{name}`", f"`{thing.code}`", _yes(answer=thing.retryable)]
+            yield [f"`{name}`", f"`{thing.code}`", "yes" if thing.retryable else ""]
 
 
 # --- Events ---
@@ -504,9 +514,9 @@ PAGES = {
     "docs/reference/metrics.md": metrics_page,
     "docs/operate/runbook.md": runbook_page,
     "docs/reference/http.md": http_page,
-    "docs/seeds.md": seeds_page,
-    "docs/operate/security-checks.md": security_page,
-    "docs/explain/storm.md": storm_page,
+    "docs/contributors/seeds.md": seeds_page,
+    "docs/contributors/security-checks.md": security_page,
+    "docs/contributors/storm.md": storm_page,
     "src/mulligan/app/aio.pyi": async_stub,
 }
 
@@ -520,8 +530,22 @@ def elsewhere() -> str:
     return importlib.import_module("generate_verify").elsewhere(table)  # type: ignore[no-any-return]
 
 
-PARTS = {"states": diagram, "invariants": invariants, "elsewhere": elsewhere}
-PAGES_WITH_PARTS = ("ARCHITECTURE.md", "docs/operate/verify.md")
+def python_parts() -> dict[str, Callable[[], str]]:
+    sys.path.insert(0, str(Path(__file__).parent))
+    return importlib.import_module("generate_python").parts(table)  # type: ignore[no-any-return]
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "states": diagram,
+    "invariants": invariants,
+    "elsewhere": elsewhere,
+    **python_parts(),
+}
+PAGES_WITH_PARTS = (
+    "ARCHITECTURE.md",
+    "docs/contributors/invariants.md",
+    "docs/reference/python.md",
+)
 
 
 def replace_parts(text: str) -> str:
@@ -536,11 +560,17 @@ def replace_parts(text: str) -> str:
 
 def generated_files() -> dict[Path, str]:
     """Return every generated file with its current text."""
-    whole = {ROOT / name: make() for name, make in PAGES.items()}
-    return whole | {
+    wrapped = {ROOT / name: wrap_page(ROOT / name, make()) for name, make in PAGES.items()}
+    return wrapped | {
         ROOT / name: replace_parts((ROOT / name).read_text(encoding="utf-8"))
         for name in PAGES_WITH_PARTS
     }
+
+
+def wrap_page(path: Path, text: str) -> str:
+    sys.path.insert(0, str(Path(__file__).parent))
+    wrap = importlib.import_module("wrap")
+    return wrap.wrap(text) if path in wrap.pages() else text
 
 
 def main() -> None:

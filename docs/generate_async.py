@@ -13,6 +13,10 @@ SERVICES = "mulligan.app.services"
 HEADER = '''\
 """Types of `app.aio`. Written by docs/generate.py from the services. Do not edit."""
 '''
+RUN_ON_THREAD = (
+    'T = TypeVar("T")\n'
+    "async def run_on_thread(method: Callable[..., T], *args: Any, **options: Any) -> T: ..."
+)
 INTERNAL_TYPES = {"NewBatch", "NewJob", "Transaction"}  # methods with these are for the app itself
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -29,7 +33,7 @@ def page(notice: str) -> str:
     """Return the text of the stub."""
     del notice  # for Markdown
     services = list(_services())
-    imports = {("typing", "Any")}
+    imports = {("typing", "Any"), ("typing", "TypeVar"), ("collections.abc", "Callable")}
     classes = []
     for service in services:
         tree = _parse(service.module)
@@ -37,7 +41,7 @@ def page(notice: str) -> str:
         imports |= _imports(tree, service.module, methods)
         classes.append(_class_text(service, methods))
     names = "".join(f"    {service.name}: Async{service.cls}\n" for service in services)
-    facade = f"class AsyncServices:\n    def __init__(self, services: Any) -> None: ...\n{names}"
+    facade = f"{RUN_ON_THREAD}\n\nclass AsyncServices:\n    def __init__(self, services: Any) -> None: ...\n{names}"
     return "\n".join((HEADER, *_import_lines(imports), "", *classes, facade))
 
 
@@ -76,7 +80,11 @@ def _methods(cls: ast.ClassDef) -> Iterator[Function]:
     overloaded = {node.name for node in functions if _is_decorated(node, "overload")}
     for node in functions:
         is_overload = _is_decorated(node, "overload")
-        if node.name.startswith("_") or (node.decorator_list and not is_overload):
+        if (
+            node.name.startswith("_")
+            or node.name.endswith("_async")
+            or (node.decorator_list and not is_overload)
+        ):
             continue
         if not INTERNAL_TYPES.isdisjoint(_names(node.args)):
             continue
@@ -93,7 +101,11 @@ def _class_text(service: Service, methods: list[Function]) -> str:
         if _is_decorated(method, "overload"):
             lines.append("    @overload")
         returns = ast.unparse(method.returns or ast.Constant(None))
-        lines.append(f"    async def {method.name}({_arguments(method)}) -> {returns}:")
+        prefix = "async def"
+        if returns.startswith("Iterator["):  # not awaited: `async for` over what it returns
+            returns = f"Async{returns}"
+            prefix = "def"
+        lines.append(f"    {prefix} {method.name}({_arguments(method)}) -> {returns}:")
         summary = (ast.get_docstring(method) or "").partition("\n")[0]
         lines.append(f'        """{summary}"""' if summary else "        ...")
     return "\n".join(lines) + "\n"
@@ -136,3 +148,5 @@ def _signature(method: Function) -> Iterator[ast.AST]:
     yield from filter(None, (arguments.vararg, arguments.kwarg, method.returns))
     if _is_decorated(method, "overload"):
         yield ast.Name("overload")
+    if "Iterator" in ast.dump(method):
+        yield ast.Name("AsyncIterator")

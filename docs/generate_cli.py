@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -21,7 +22,7 @@ PAGE = """\
 | streams | data on stdout, messages and hints on stderr |
 | formats | a table on a terminal, TSV in a pipe; `-o table`, `-o tsv`, `-o json`, `-o jsonl`. JSON has every field |
 | colours | on a terminal; `NO_COLOR=1` never, `FORCE_COLOR=1` always |
-| which database | `--database`, else the [settings](settings.md), else `sqlite:///mulligan.db` |
+| which database | `--database`, else the [settings](settings.md), else that of `mulligan --app jobs:app COMMAND`, which imports the app, else `sqlite:///mulligan.db` |
 | ids | a unique prefix is enough; if several match, they are listed |
 | filters | `state:dead,parked kind:render since:2h code:GW_5XX arg.clip:7 "moov"`; all match ([fields]({fields})) |
 | counts | stop at 10,000 and say so |
@@ -33,6 +34,13 @@ PAGE = """\
 
 {codes}
 
+## Shared options
+
+Every command that uses a database takes `--database`. Commands that take another of these list it after "Also"; *output*
+means `-o`, `--json` and `--header`.
+
+{shared}
+
 {commands}
 """
 
@@ -40,17 +48,34 @@ PAGE = """\
 FIELDS = "../operate/dead-letters.md#which-jobs-can-i-find"
 
 
+SHARED_BY = 3  # an option that this many commands describe in the same words is described once
+
+
+OUTPUT = {"`-o`", "`--json`", "`--header`"}
+
+
 def page(notice: str) -> str:
     codes = table(
         ("exit code", "means"),
         ([str(code), meaning] for code, meaning in EXIT_CODE_MEANINGS.items()),
     )
-    parts = [
-        part
-        for path, command in list_commands(cli, ("mulligan",))
-        for part in _command(path, command)
-    ]
-    return PAGE.format(notice=notice, fields=FIELDS, codes=codes, commands="\n\n".join(parts))
+    commands = list(list_commands(cli, ("mulligan",)))
+    rows = Counter(tuple(_option(one)) for _, command in commands for one in _options(command))
+    shared = {row for row, count in rows.items() if count >= SHARED_BY}
+    described: dict[str, str] = {}  # text: path of the command that it describes
+    parts = []
+    for path, command in commands:
+        title, *body = _command(path, command, shared)
+        name = " ".join(path)
+        same = described.setdefault("\n\n".join(body), name)
+        parts += [title, *body] if same == name else [title, f"The same as `{same}`."]
+    return PAGE.format(
+        notice=notice,
+        fields=FIELDS,
+        codes=codes,
+        shared=table(("option", "meaning"), [list(row) for row in sorted(shared)]),
+        commands="\n\n".join(parts),
+    )
 
 
 def list_commands(
@@ -67,15 +92,34 @@ def list_commands(
             yield from list_commands(found, (*path, name))
 
 
-def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
+def _command(
+    path: tuple[str, ...], command: click.Command, shared: set[tuple[str, ...]]
+) -> Iterator[str]:
     with click.Context(command, info_name=" ".join(path)) as ctx:
         usage = " ".join(command.get_usage(ctx).removeprefix("Usage: ").split())
     yield f"## `{' '.join(path)}`"
-    yield f"```text\n{usage}\n```"
-    yield _sentences(inspect.cleandoc(command.help or ""))
-    options = [_option(one) for one in command.params if isinstance(one, click.Option)]
-    if options:
-        yield table(("option", "meaning"), options)
+    arguments = usage.removeprefix(" ".join(path)).replace("[OPTIONS]", "").strip()
+    usage_line = f"`{arguments}` · " if arguments else ""
+    yield usage_line + _sentences(inspect.cleandoc(command.help or ""))
+    options = [_option(one) for one in _options(command)]
+    special = [row for row in options if tuple(row) not in shared]
+    if special:
+        yield "\n".join(
+            f"- {name}: {meaning}" if meaning else f"- {name}" for name, meaning in special
+        )
+    also = [row[0].partition(" ")[0].rstrip(",") for row in options if tuple(row) in shared]
+    if also := _shorten(also):
+        yield f"Also {', '.join(also)}."
+
+
+def _shorten(names: list[str]) -> list[str]:
+    """Leave out what every command has, and name the options of the output together."""
+    kept = [name for name in names if name not in {*OUTPUT, "`--database`"}]
+    return [*kept, "*output*"] if set(names) >= OUTPUT else kept
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option)]
 
 
 def _sentences(text: str) -> str:
@@ -87,9 +131,14 @@ def _sentences(text: str) -> str:
 
 def _option(option: click.Option) -> list[str]:
     names = ", ".join(f"`{name}`" for name in option.opts)
-    value = "" if option.is_flag else f" {option.make_metavar(click.Context(click.Command('')))}"
+    value = "" if option.is_flag else f" {_metavar(option)}"
     default = f" Default: `{option.default}`." if option.show_default else ""
     return [f"{names}{value}".rstrip(), f"{option.help or ''}{default}".strip()]
+
+
+def _metavar(option: click.Option) -> str:
+    shown = option.make_metavar(click.Context(click.Command("")))
+    return shown.replace(" RANGE", "")
 
 
 def table(head: tuple[str, ...], rows: Iterator[list[str]] | list[list[str]]) -> str:

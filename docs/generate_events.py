@@ -21,9 +21,11 @@ WHEN = {
     EventType.JOB_CANCEL_REQUESTED: "a cancel of a running job was requested",
     EventType.JOB_PARKED: "the handler needs a person's decision",
     EventType.JOB_RELEASED: "a person released a parked job, or a worker returned it uncharged",
+    EventType.JOB_TRIED: "a person let this job run although its kind is held",
     EventType.JOB_LOST: "its process or worker died; the next attempt runs alone",
     EventType.JOB_RETRIED: "a person started a new generation",
     EventType.JOB_DISCARDED: "a person discarded a dead or parked job",
+    EventType.JOB_UNDISCARDED: "a person undid a discard: the job is dead or parked again",
     EventType.JOB_EDITED: "a person moved a waiting job to another queue",
     EventType.JOB_PRUNED: "retention removed finished jobs; one event per kind, state, owner and code",
     EventType.JOB_STALE_REFUSED: "a worker reported the end of an attempt it had lost; nothing was changed",
@@ -41,12 +43,16 @@ WHEN = {
     EventType.DEPENDENCY_CHANGED: "limits changed, a probe was requested, or a recovery has ended",
     EventType.KIND_HELD: "a guard or a person held a kind: its jobs wait",
     EventType.KIND_RELEASED: "a person released a held kind",
+    EventType.RELEASE_HELD: "a person or an alert holds a release, or one kind of it",
+    EventType.RELEASE_UNHELD: "a person ended the hold of a release",
     EventType.QUEUE_PAUSED: "a person paused a queue",
     EventType.QUEUE_RESUMED: "a person resumed a queue",
     EventType.QUEUE_CHANGED: "a person set or cleared the limits of a queue",
     EventType.FAILURE_MUTED: "a person muted a failure group, with or without an end",
     EventType.FAILURE_RESOLVED: "a person resolved a failure group; a later death is a regression",
     EventType.FAILURE_REOPENED: "a person removed the mark of a failure group",
+    EventType.FAILURE_ASSIGNED: "a person assigned a failure group to somebody, or to nobody",
+    EventType.FAILURE_REGRESSED: "a job died of a resolved cause, under a release that should have the fix",
     EventType.OPERATION_STARTED: "an operation was started",
     EventType.OPERATION_PAUSED: "a person paused an operation",
     EventType.OPERATION_RESUMED: "a person resumed an operation",
@@ -57,6 +63,7 @@ WHEN = {
     EventType.SUBSCRIPTION_CHANGED: "a subscription was enabled, or got a new secret",
     EventType.SUBSCRIPTION_DISABLED: "a person, a 410 answer or days of failures disabled it",
     EventType.SUBSCRIPTION_REMOVED: "a person removed a subscription",
+    EventType.DELIVERY_SKIPPED: "a message was not sent: no mail server is set, no recipient, or the subscription is off",
     EventType.SCHEDULE_SKIPPED: "slots of a schedule passed without a worker and will not run",
     EventType.SCHEDULE_PAUSED: "a person paused a schedule: its slots get no job",
     EventType.SCHEDULE_RESUMED: "a person resumed a schedule, or its pause ended",
@@ -74,6 +81,10 @@ WHEN = {
 
 FIELDS = (
     ("id", "grows; the cursor of readers"),
+    (
+        "seq",
+        "order of the events of one job: a later event has a higher number; gaps are normal. In the API, streams and webhooks",
+    ),
     ("at", "time in microseconds since 1970 UTC, by the database's clock"),
     ("type", "one of the names above"),
     ("job_id, batch_id, owner", "the job or batch, if any"),
@@ -103,13 +114,19 @@ DATA = (
         "of a dead runner: how it ended, and how many jobs it had",
     ),
     (
-        "wait_ms, failed_before, uses, cost",
-        "of an attempt: time since it was due, failures before it, dependencies, cost",
+        "wait_ms, uses, cost",
+        "of an attempt: time since it was due, dependencies, cost",
+    ),
+    (
+        "retries",
+        "of an attempt, from `job.started` on: retries so far, this attempt included",
     ),
     (
         "name, generation, total, succeeded, dead, cancelled, missed, on_complete",
         "of a batch and its outcome: members by state, failed must-haves, the enqueued job",
     ),
+    ("runbook", "of a death: what its rule tells operators to do; owners do not see it"),
+    ("alarm", "of a death: `page` or `none`, if its rule says so; owners do not see it"),
     ("losses, max_losses", "of a loss, and of a death by losses: count and limit"),
     ("group, failures, max_retries", "of a death or retry: cause, count and limit of failures"),
     ("subscription, name", "of a subscription"),
@@ -187,10 +204,10 @@ def page(notice: str, table: Table, code: str) -> str:
 
 
 def _verbs(kind: EventType) -> str:
-    return ", ".join(verb for verb in Verb if lifecycle.event_for(verb) == kind)
+    return ", ".join(verb for verb in Verb if lifecycle.EVENTS[verb] == kind)
 
 
 def _written(code: str) -> set[EventType]:
     """Return the event types that a lifecycle move or the source names."""
-    by_moves = {lifecycle.event_for(verb) for verb in Verb}
+    by_moves = {lifecycle.EVENTS[verb] for verb in Verb}
     return by_moves | {kind for kind in EventType if f"EventType.{kind.name}" in code}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mulligan.config import read_settings
-from mulligan.http.api import ROUTERS, create_api, problems
+from mulligan.http.api import ROUTERS, create_api
+from mulligan.http.api.responses import STATUS
 
 Table = Callable[..., str]
 
@@ -57,12 +58,12 @@ A key has a scope and a role. Send it in `Authorization: Bearer …`; a key in a
 
 | scope | access |
 | --- | --- |
-| one owner | jobs, batches, groups, operations, webhooks of that owner. Other owners' objects get the same answer as unknown ones |
+| one owner | jobs, batches, groups, operations, webhooks of that owner. Other owners' objects get the same answer as unknown ones. Names only queues that the app declares (`app.queue`, or the queue of a kind) or that an operator has limited or paused; others are 403 `QUEUE_REFUSED` |
 | `*` | everything, including shared things: queues, workers, dependencies, metrics. Only this scope may set `owner` in a body |
 
 | role | may |
 | --- | --- |
-| viewer | read: the public part of failures, payloads without secrets, actions without their actors |
+| viewer | read: the public part of failures, payloads without secrets, actions without their actors. A filter cannot name a masked argument |
 | operator | act, and read the private part |
 | admin | create and revoke keys: of its own scope, or of all with `*` |
 
@@ -72,7 +73,8 @@ Without a key the server listens on loopback only.
 ## How do I repeat a request safely?
 
 `Idempotency-Key: …` on any POST except the one that creates keys: the same request gets the same answer for 24 hours, with `Idempotent-Replayed: true`. Values are separate per API key. Another body with the same value is 422; while the
-first request is in progress it is 409. A refused request had no effect and may be repeated. The answer for a new job is stored in the transaction that inserts it.
+first request is in progress it is 409. A refused request had no effect and may be repeated. The answer for a new job is stored in the transaction that inserts it: one value makes one job, and after an outage the request can be repeated at once.
+The value of any other request is free again as soon as that request has failed, or ten seconds after its server died.
 
 ## What do errors look like?
 
@@ -87,16 +89,23 @@ Invalid keys are counted per address: 100, then one a second.
 
 ## What may a body contain?
 
-A body has at most `limits.payload` plus 64 KiB, and is strict JSON: no NaN, no duplicate names, at most 100 levels, valid Unicode, no unknown fields. To continue a list, pass its `next` as `cursor`; it belongs to
+A body has at most `limits.payload` plus 64 KiB (else 413), and is strict JSON: no NaN, no duplicate names, at most 100 levels, valid Unicode, no unknown fields. To continue a list, pass its `next` as `cursor`; it belongs to
 your key and your filter.
 
+A payload must fit the JSON schema of its kind, else 422 `PAYLOAD_REFUSED`. A new job is what the app declares: `unique`, `uses`, queue and priority apply as for a
+[call in the app](python.md#enqueue-by-name).
+
 ## Which calls are there?
+
+A call needs a key of at least this role; `*`: of scope `*`. An answer without a status is 200.
 
 {routes}
 
 ## What do the answers look like?
 
-As described in `/openapi.json` for every call. A field with `?` is optional; later versions may add fields.
+As described in `/openapi.json` for every call. `name:type`; a field without a type is a text, one with `?`
+is optional, `list:` is a list. Later versions may add fields. A plural such as `Jobs` is an object with one list
+of that name (`jobs`), and `next` if it has pages.
 
 {answers}
 """
@@ -108,6 +117,7 @@ TITLES = {
     "batches": "Batches",
     "queues": "Queues and workers",
     "kinds": "Kinds",
+    "releases": "Releases",
     "dependencies": "Dependencies",
     "policies": "Policies and insight",
     "schedules": "Schedules",
@@ -152,10 +162,12 @@ def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
 
 
 def _answer(operation: Mapping[str, Any]) -> str:
-    """Return each success status with the name of its answer."""
+    """Return each success status with the name of its answer; 200 alone is not named."""
     found = {
         status: one for status, one in operation["responses"].items() if status.startswith("2")
     }
+    if list(found) == ["200"]:
+        return _content(found["200"])
     return ", ".join(f"{status} {_content(one)}".strip() for status, one in found.items())
 
 
@@ -169,13 +181,28 @@ def _answers(document: Mapping[str, Any]) -> Iterator[list[str]]:
     for name, schema in sorted(document["components"]["schemas"].items()):
         if "enum" in schema:
             yield [f"`{name}`", " or ".join(f"`{word}`" for word in schema["enum"])]
-        elif name != "Problem":
+        elif name != "Problem" and not _is_page(schema):
             needed = set(schema.get("required", ()))
             each = (
-                f"`{field}{'' if field in needed else '?'}` {_type(one)}"
+                _field(field if field in needed else f"{field}?", one)
                 for field, one in schema["properties"].items()
             )
             yield [f"`{name}`", ", ".join(each)]
+
+
+def _is_page(schema: Mapping[str, Any]) -> bool:
+    """True for a list and its cursor, such as `Jobs`: its name says what it has."""
+    properties = dict(schema["properties"])
+    for name in ("next", "partial", "more", "capped"):
+        properties.pop(name, None)
+    [*kinds] = (one.get("type") for one in properties.values())
+    return kinds == ["array"]
+
+
+def _field(name: str, schema: Mapping[str, Any]) -> str:
+    """Return `name:type`, in one word; a text has no type."""
+    kind = _type(schema).replace("`", "").replace(" or ", "/").replace("list of ", "list:")
+    return f"`{name}`" if kind == "text" else f"`{name}:{kind}`"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -191,14 +218,14 @@ def _type(schema: Mapping[str, Any]) -> str:
         "string": "text",
         "integer": "number",
         "number": "number",
-        "boolean": "yes or no",
+        "boolean": "boolean",
         "null": "null",
     }.get(schema.get("type", ""), "JSON" if "type" not in schema else "object")
 
 
 def _key(operation: Mapping[str, Any]) -> str:
     needed = operation.get("x-key", {"role": "none", "scope": "any"})
-    return f"{needed['role']}, scope `*`" if needed["scope"] == "*" else needed["role"]
+    return f"{needed['role']} `*`" if needed["scope"] == "*" else needed["role"]
 
 
 def _fields(route: Any) -> Iterator[str]:
@@ -211,7 +238,7 @@ def _fields(route: Any) -> Iterator[str]:
 
 def _statuses() -> Iterator[list[str]]:
     found: dict[int, list[str]] = {400: ["NOT_JSON"], 401: ["UNAUTHENTICATED"], 403: ["FORBIDDEN"]}
-    for kind, status in problems.STATUS.items():
+    for kind, status in STATUS.items():
         found.setdefault(status, []).append(kind.code)  # type: ignore[attr-defined]
     found[409] += ["IDEMPOTENCY_IN_FLIGHT"]
     found[413], found[415] = ["TOO_LARGE"], ["NOT_JSON"]

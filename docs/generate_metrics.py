@@ -24,7 +24,8 @@ PAGE = """\
 # Metrics
 
 `mulligan metrics` prints them, `GET /metrics` serves them. All values come from the database, so scrape any one
-process. [Monitoring](../operate/monitoring.md) says how to use them.
+process. [Monitoring](../operate/monitoring.md) says how to use them. The setting `metrics_prefix` replaces `mulligan_`,
+also in `mulligan metrics rules` and `mulligan metrics dashboard`.
 
 ## Counters
 
@@ -45,7 +46,8 @@ They only grow, also across restarts and retention. An event is counted about a 
 
 ## Gauges
 
-Read on demand, at most every five seconds, without locks. Counts stop at 10,000.
+Read on demand, at most every five seconds, without locks. Counts stop at 10,000. Every queue that an app declares,
+or that one of its kinds uses, has series while it is empty.
 
 {gauges}
 

@@ -25,7 +25,8 @@ HEAD = """\
 Messages link to the entry of a failure code or an alert. Publish this page, or your own with the same headings,
 and set `notify.runbook_url` to its URL.
 
-Each entry says what it means, what Mulligan does automatically, what to check, and what to do.
+What Mulligan does automatically is said once per class, and in the entry of a code only where it differs.
+An alert sends one message, and another when it ends.
 To list all jobs that died with one code, and to retry them in steps once the cause is fixed
 (one, then ten, then the rest):
 
@@ -53,8 +54,9 @@ def _classes() -> Iterator[str]:
 
 def _codes() -> Iterator[str]:
     for code in codes.CODES.values():
-        means = f"{code.public} Class [`{code.cls}`](#class-{code.cls})."
-        yield _entry(code.name, means, ENTRIES["automatic"][code.cls], ENTRIES["codes"][code.name])
+        means = f"{code.public.removesuffix('.')} ([`{code.cls}`](#class-{code.cls}))."
+        advice = ENTRIES["codes"][code.name]
+        yield _entry(code.name, means, advice.get("automatic", ""), advice)
 
 
 def _alerts() -> Iterator[str]:
@@ -64,7 +66,7 @@ def _alerts() -> Iterator[str]:
         yield "## Alerts"
     for rule in rules:
         means = rule.summary.replace("{}", "…")
-        automatic = ACTIONS.get(rule.action, "sends one message, and another when it ends")
+        automatic = ACTIONS.get(rule.action, "")
         yield _entry(
             f"Alert {rule.name}",
             f"{means[:1].upper()}{means[1:]}.",
@@ -82,8 +84,12 @@ def _rules() -> tuple[Any, ...]:
 
 def _entry(title: str, means: str, automatic: str, advice: dict[str, str]) -> str:
     steps = (("Automatic", automatic), ("Check", advice["look"]), ("Do", advice["do"]))
-    rows = "\n".join(f"- **{label}:** {text}." for label, text in steps)
+    rows = "\n".join(f"- **{label}:** {_sentence(text)}" for label, text in steps if text)
     return "\n\n".join(part for part in (f"### {title}", means, rows) if part)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _check_complete() -> None:

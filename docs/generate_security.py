@@ -1,4 +1,4 @@
-"""Generate docs/operate/security-checks.md: every check and the tests that prove it.
+"""Generate docs/contributors/security-checks.md: every check and the tests that prove it.
 
 Texts and reasons are in docs/security/checks.toml. The tests are found by their marks
 `@pytest.mark.security("S01")`, without running them.
@@ -18,7 +18,7 @@ MARK = "pytest.mark.security"
 OPENING = """# Security checks
 
 Every check has a test that runs with `make test` or `make slow`, or a reason why it is handled differently.
-[Security](security.md) says what is defended and what is not.
+[Security](../operate/security.md) says what is defended and what is not.
 
 {counts}
 """

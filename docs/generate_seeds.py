@@ -1,4 +1,4 @@
-"""Generate docs/seeds.md: every requirement of the five specifications, its code and its tests.
+"""Generate docs/contributors/seeds.md: every requirement of the five specifications, its code and its tests.
 
 Texts and decisions are in docs/seeds/*.toml. The tests are found by their marks
 `@pytest.mark.seed("000-12")`, without running them.
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("must", "should", "future", "trap")
+NAMED = ("000", "003")  # specifications whose requirements name their assertion in a shared test
+TestNode = ast.FunctionDef | ast.AsyncFunctionDef
 FIELDS = {"id", "kind", "text", "where", "otherwise", "why"}
 OPENING = """# The five specifications
 
@@ -25,6 +27,8 @@ Mulligan grew out of five specifications by five teams that had each built the s
 | must, should | required, or recommended |
 | future | postponed by the specification itself |
 | trap | wrong, impossible or contradictory; the page says what is done instead |
+
+Where several requirements share a test, a comment with the requirement's number marks its assertion.
 """
 
 
@@ -54,30 +58,48 @@ def seeds() -> dict[str, Seed]:
 def proofs() -> dict[str, list[Proof]]:
     """Return the tests marked with each requirement."""
     found: dict[str, list[Proof]] = {}
-    for file in sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")]):
-        text = file.read_text(encoding="utf-8")
-        if "mark.seed(" not in text:
-            continue
-        for test, ids in _marked(ast.parse(text)):
+    for file in _test_files():
+        for node, ids in _marked_nodes(ast.parse(file.read_text(encoding="utf-8"))):
             for one in ids:
-                found.setdefault(one, []).append(Proof(str(file.relative_to(ROOT)), test))
+                found.setdefault(one, []).append(Proof(str(file.relative_to(ROOT)), node.name))
     return found
 
 
-def _marked(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+def _test_files() -> Iterator[Path]:
+    """Yield the test files that prove requirements."""
+    for file in sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("apps/*/tests/**/test_*.py")]):
+        if "mark.seed(" in file.read_text(encoding="utf-8"):
+            yield file
+
+
+def _marked_nodes(tree: ast.Module) -> Iterator[tuple[TestNode, list[str]]]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
-            "test_"
-        ):
+        if isinstance(node, TestNode) and node.name.startswith("test_"):
             ids = [one for decorator in node.decorator_list for one in _ids(decorator)]
             if ids:
-                yield node.name, ids
+                yield node, ids
 
 
 def _ids(decorator: ast.expr) -> list[str]:
     if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.seed":
         return [str(ast.literal_eval(argument)) for argument in decorator.args]
     return []
+
+
+def unnamed_assertions() -> Iterator[str]:
+    """Yield a sentence for every requirement that shares a test without naming its assertion.
+
+    The comment `# 000-12` at an assertion, or at a parameter of the test, names it.
+    """
+    for file in _test_files():
+        text = file.read_text(encoding="utf-8")
+        lines = [line.partition("#")[2] for line in text.splitlines()]
+        for node, ids in _marked_nodes(ast.parse(text)):
+            first = min(decorator.lineno for decorator in node.decorator_list)
+            comments = "\n".join(lines[first - 1 : node.end_lineno])
+            for one in ids:
+                if len(ids) > 1 and one[:3] in NAMED and one not in comments:
+                    yield f"{one} shares {node.name}; add the comment # {one} to its assertion"
 
 
 def find_problems() -> list[str]:
@@ -93,6 +115,7 @@ def find_problems() -> list[str]:
     ]
     unknown = sorted(set(proved) - {one["id"] for one in known})
     return [
+        *unnamed_assertions(),
         *(
             f"{one} is proved by {proved[one][0].test}, but no file of docs/seeds has it"
             for one in unknown
@@ -125,7 +148,7 @@ def page(notice: str) -> str:
 
 def _chapter(number: str, seed: Seed, proved: dict[str, list[Proof]]) -> str:
     app, tested = seed.application, sum(one["id"] in proved for one in seed.rows)
-    summary = f"[`apps/{app}`](../apps/{app}/README.md): {len(seed.rows)} requirements, {tested} with a test of their own."
+    summary = f"[`apps/{app}`](../../apps/{app}/README.md): {len(seed.rows)} requirements, {tested} with a test of their own."
     table = ["| | kind | requirement | where | proved by |", "|---|---|---|---|---|"]
     table += [_row(one, proved.get(one["id"], [])) for one in seed.rows]
     return f"## {number}: {app}\n\n{summary}\n\n" + "\n".join(table)
@@ -136,7 +159,8 @@ def _row(one: dict[str, Any], tests: list[Proof]) -> str:
     if one.get("otherwise"):
         text += f". **Otherwise here:** {one['otherwise']}; {one['why']}"
     shown = "<br>".join(
-        f"[{test.test.removeprefix('test_').replace('_', ' ')}](../{test.file})" for test in tests
+        f"[{test.test.removeprefix('test_').replace('_', ' ')}](../../{test.file})"
+        for test in tests
     )
     cells = (one["id"], one["kind"], text, one.get("where", ""), shown)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,4 +1,4 @@
-"""Generate docs/explain/storm.md from the registered faults and the stored results."""
+"""Generate docs/contributors/storm.md from the registered faults and the stored results."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def page(notice: str, table: Table) -> str:
 
 
 def _faults(table: Table) -> str:
-    for name in ("process_faults", "database_faults", "machine_faults"):
+    for name in ("process_faults", "database_faults", "machine_faults", "tenant_faults"):
         importlib.import_module(f"storm.{name}")
-    kinds = importlib.import_module("storm.faults").KINDS
+    kinds = importlib.import_module("storm.faults").FAULTS
     rows = [
         (f"`{name}`", " ".join(str(inspect.getdoc(kind.fault)).split()), ", ".join(kind.stores))
         for name, kind in sorted(kinds.items())

@@ -1,4 +1,4 @@
-"""Generate the tables of invariants in docs/operate/verify.md. Used by `generate.py`."""
+"""Generate the tables of invariants in docs/contributors/invariants.md. Used by `generate.py`."""
 
 from __future__ import annotations
 

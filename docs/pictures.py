@@ -52,7 +52,9 @@ def _open_screen(person: BrowserSession, path: str, *selectors: str) -> Page:
 
 
 def _overview(person: BrowserSession, _: Mulligan) -> Page:
-    return _open_screen(person, "/", ".banner:has-text('is down')", ".groups tbody tr:nth-child(4)")
+    return _open_screen(
+        person, "/", ".notices:has-text('is down')", ".groups tbody tr:nth-child(4)"
+    )
 
 
 def _failures(person: BrowserSession, _: Mulligan) -> Page:

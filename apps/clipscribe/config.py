@@ -1,12 +1,18 @@
-"""Settings from the environment, and the features of each rollout phase."""
+"""Settings from the environment, and what each rollout phase means for Mulligan."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+KIND_FILTER = "kind:process_job"
+RETRY_SWITCHES = {"none": {"retry.enabled": False}, "timeout": {"retry.only": "timeout"}}
+SUPPORT = "Please contact support for videos over 8 hours"
+ALERTS = Path(__file__).parent / "alerts.toml"
 
 
 class Phase(NamedTuple):
@@ -16,6 +22,7 @@ class Phase(NamedTuple):
     letters: bool = False  # list dead letters, and notify owners
     feedback: bool = False  # owners may comment on a failure
     self_service: bool = False  # owners may retry
+    recovery: bool = False  # dead letters of an outage are retried when it is over
     mail_all_failures: bool = False  # mail every failure to the admin, and log more
 
 
@@ -26,58 +33,64 @@ PHASES = {
     "4": Phase("all", letters=True, feedback=True, self_service=True),
     "alpha": Phase("timeout", feedback=True, mail_all_failures=True),
     "beta": Phase("all", letters=True, feedback=True),
-    "production": Phase("all", letters=True, feedback=True, self_service=True),
+    "production": Phase("all", letters=True, feedback=True, self_service=True, recovery=True),
 }
 
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the service."""
+    """Settings of the service: `CLIPSCRIBE_` and the name in capitals."""
 
-    phase_name: str = "production"
-    url: str = "http://127.0.0.1:8004"  # of the service; it receives webhooks about its jobs
-    model_url: str = "http://127.0.0.1:8005/model"
+    phase: str = "production"
+    url: str = "http://127.0.0.1:8000"  # of the service, for links in mails
+    secret: str = ""  # signs links to status pages
+    open: int = 0  # 1: anyone may order in any name, without a key
+    model_url: str = "https://generativelanguage.googleapis.com/v1beta/models"
+    model_key: str = ""
+    pro_model: str = "gemini-2.5-pro"
+    flash_model: str = "gemini-2.5-flash"
+    pro_price: float = 0.02  # dollars per chunk
+    flash_price: float = 0.002
     model_timeout: float = 60  # seconds
-    download_timeout: float = 60
     model_concurrency: int = 10
-    storage_url: str = "file:///tmp/mulligan-clipscribe"  # or s3://bucket
+    download_timeout: float = 60
+    time_limit: float = 7200  # of an attempt: two hours for long videos
+    allow_private: int = 0  # 1: videos may be on this host and in private networks
+    storage_url: str = "clipscribe-objects"  # a folder, or s3://bucket
     storage_endpoint: str = ""  # of an S3-compatible server other than Amazon's
-    secret: str = ""  # signs links to status pages and the service's webhook
-    admin_key: str = ""  # grants access to /admin; empty: no access
     admin: str = "admin@clipscribe.example"
     slack_url: str = ""
-    pagerduty_url: str = ""
+    pagerduty_url: str = "https://events.pagerduty.com/v2/enqueue"
     pagerduty_key: str = ""
     plan_videos: int = 100  # per user and month
 
     @property
-    def phase(self) -> Phase:
-        return PHASES[self.phase_name]
+    def features(self) -> Phase:
+        return PHASES[self.phase]
 
     @property
-    def mulligan(self) -> dict[str, str]:
-        """Mulligan's variables for the worker and the service."""
-        # The file configures retention and alerts.
-        variables = {"MULLIGAN_CONFIG": str(Path(__file__).parent / "mulligan.toml")}
-        retry_switches = {
-            "none": {"MULLIGAN_RETRY__ENABLED": "false"},
-            "timeout": {"MULLIGAN_RETRY__ONLY": "timeout"},
+    def mulligan(self) -> dict[str, Any]:
+        """Settings of the Mulligan app: retention, alerts, and the retries of the phase."""
+        settings: dict[str, Any] = {
+            "retention.succeeded": "24h",
+            "retention.dead": "30d",
+            "alerts.rules": tomllib.loads(ALERTS.read_text())["rules"],
         }
-        log_settings = {"MULLIGAN_LOG__LEVEL": "DEBUG"} if self.phase.mail_all_failures else {}
-        return variables | retry_switches.get(self.phase.retries, {}) | log_settings
+        settings |= RETRY_SWITCHES.get(self.features.retries, {})
+        if self.features.mail_all_failures:
+            settings["log.level"] = "DEBUG"
+        return settings
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
-    values: dict[str, Any] = {
-        name: type(default)(environ[f"CLIPSCRIBE_{name.upper()}"])
-        for name, default in vars(Config()).items()
-        if f"CLIPSCRIBE_{name.upper()}" in environ
-    }
-    values["phase_name"] = environ.get("CLIPSCRIBE_PHASE", Config.phase_name)
+    values: dict[str, Any] = {}
+    for name, default in vars(Config()).items():
+        variable = f"CLIPSCRIBE_{name.upper()}"
+        if variable in environ:
+            values[name] = type(default)(environ[variable])
     config = Config(**values)
-    if config.phase_name not in PHASES:
-        message = f"invalid CLIPSCRIBE_PHASE={config.phase_name!r}. Use {', '.join(PHASES)}."
-        raise ValueError(message)
+    if config.phase not in PHASES:
+        raise ValueError(f"invalid CLIPSCRIBE_PHASE={config.phase!r}. Use {', '.join(PHASES)}.")
     return config
 
 

@@ -6,31 +6,15 @@ from pathlib import Path
 from typing import TypedDict
 from urllib.parse import urlsplit
 
-from clipscribe import media, notices, storage
-from clipscribe.config import CONFIG
-from clipscribe.media import HOUR, PRICES
-from mulligan import Context, Fail, Fixed, Job, Mulligan, Park, Policy, Rule, Then, classify, pack
+from mulligan import Context, Fail, Job, Mulligan, Park, Policy, Snooze, Then, classify, pack
+from mulligan.apps.clipscribe import media, notices, records, storage
+from mulligan.apps.clipscribe.config import CONFIG, SUPPORT
+from mulligan.apps.clipscribe.media import CHUNK_SECONDS, HOUR, MAX_CHUNKS, PRICES
 
 HIGH_MEMORY = "compute-engine-high-memory"
-SUPPORT = "Please contact support for videos over 8 hours"
-TWO_HOURS = 2 * HOUR
 
 rule_pack = pack("clipscribe")
-LAST_ATTEMPT = {"chunk_strategy": "adaptive", "model": "gemini-flash", "last": True}
-# The length is known after the download. The next attempt runs on larger machines and is last.
-ultra_long = Rule(
-    "clipscribe/ultra-long",
-    provider_code="UltraLongVideo",
-    code="UltraLongVideo",
-    cls="resource",
-    max_retries=1,
-    backoff=Fixed(0),
-    then=Then(queue=HIGH_MEMORY, settings=LAST_ATTEMPT),
-    public="This is a very long video.",
-    promise="It is processed on larger machines.",
-)
-RULES = [ultra_long, *rule_pack.rules]
-MESSAGES = {rule.code: rule.public for rule in reversed(RULES)}
+MESSAGES = {rule.code: rule.public for rule in reversed(rule_pack.rules)}
 long_policy = Policy(max_retries=1, backoff=rule_pack.policy.backoff, then=Then(queue=HIGH_MEMORY))
 
 
@@ -44,24 +28,23 @@ class Analysis(TypedDict):
     model: str
 
 
-app = Mulligan()
-
-
-def check_model_health() -> None:
-    media.http_client().get(f"{CONFIG.model_url}/health", timeout=5).raise_for_status()
-
-
-app.dependency("model", probe=check_model_health, max_concurrency=CONFIG.model_concurrency)
+if not CONFIG.secret:
+    raise ValueError(
+        "CLIPSCRIBE_SECRET is missing. Set it: links to status pages are signed with it."
+    )
+app = Mulligan(name="clipscribe", settings=CONFIG.mulligan)
+app.dependency("model", probe=media.check_model_health, max_concurrency=CONFIG.model_concurrency)
 notices.subscribe(app)
+records.subscribe(app)
 
 
 @app.job(
     name="process_job",
     queue="clips",
     uses="model",
-    timeout=TWO_HOURS,
+    timeout=CONFIG.time_limit,
     policy=rule_pack.policy,
-    rules=RULES,
+    rules=rule_pack.rules,
     editable=("model",),
 )
 def process_job(
@@ -70,33 +53,42 @@ def process_job(
     duration: float | None = None,
     size: int | None = None,
     model: str = "gemini-pro",
-) -> Analysis | Park:
-    """Analyse a video. On the last attempt every failure is final."""
+) -> Analysis | Park | Snooze:
+    """Analyse a video. A very long one has one retry on the larger machines."""
     media.refuse_large(size)
+    failures_before_move = ctx.checkpoints.get(_move_name(ctx), ctx.job.failures)
+    retries_left = 1 + failures_before_move - ctx.job.failures
+    if retries_left < 0 and ctx.previous:  # the process was killed, twice
+        raise Fail(ctx.previous["code"], "no retry left", final=True)
     try:
         return _process(ctx, url, duration or 0, model)
     except Exception as error:
-        if "last" not in ctx.settings or isinstance(error, Fail):
+        if retries_left > 0 or isinstance(error, Fail):
             raise
-        failure = classify(error, rules=RULES)
+        failure = classify(error, rules=rule_pack.rules)
         raise Fail(failure.code, str(error), public=failure.public, final=True) from error
 
 
-def _process(ctx: Context, url: str, declared: float, model: str) -> Analysis | Park:
+def _move_name(ctx: Context) -> str:
+    return f"failures before the move, generation {ctx.job.generation}"
+
+
+def _process(ctx: Context, url: str, declared: float, model: str) -> Analysis | Park | Snooze:
     if declared >= 8 * HOUR and not ctx.choice:
         return Park(SUPPORT, choices=("process", "refuse"))
     video = media.download(url, ctx.workdir / "video")
     seconds = media.read_duration(ctx, video)
-    storage.write(
-        f"jobs/{ctx.job.id}/video.json", {"duration": seconds, "size": video.stat().st_size}
-    )
+    facts = {"duration": seconds, "size": video.stat().st_size}
+    storage.write(f"jobs/{ctx.job.id}/video.json", facts)
     if seconds >= 8 * HOUR and not ctx.choice:
         return Park(SUPPORT, choices=("process", "refuse"))
     if ctx.choice == "refuse":
         raise Fail("VideoExceedsLimits", f"{seconds / HOUR:.1f} hours", final=True)
     is_long = seconds >= 6 * HOUR
     if is_long and ctx.job.queue != HIGH_MEMORY and not ctx.choice:
-        raise Fail("UltraLongVideo", f"{seconds / HOUR:.1f} hours")
+        if _move_name(ctx) not in ctx.checkpoints:
+            ctx.checkpoint(_move_name(ctx), ctx.job.failures)
+        return Snooze(0, f"{seconds / HOUR:.1f} hours", queue=HIGH_MEMORY)
     return _analyse(ctx, url, video, seconds, "gemini-flash" if is_long else model)
 
 
@@ -104,13 +96,14 @@ def _analyse(ctx: Context, url: str, video: Path, seconds: float, model: str) ->
     """Describe every frame. A retry continues after the last described frame, which is paid."""
     adaptive = seconds >= 6 * HOUR
     video_name = urlsplit(url).path.rpartition("/")[2]
-    frames = media.extract_frames(ctx, video, media.chunk_seconds(seconds, adaptive=adaptive))
-    descriptions: list[str] = ctx.checkpoints.get(f"seen by {model}", [])
+    chunk = max(CHUNK_SECONDS, seconds / MAX_CHUNKS) if adaptive else CHUNK_SECONDS
+    frames = media.extract_frames(ctx, video, chunk)
+    descriptions: list[str] = ctx.checkpoints.get(f"descriptions by {model}", [])
     for number in range(len(descriptions), len(frames)):
         ctx.progress(number / len(frames), f"frame {number + 1} of {len(frames)}")
         ctx.cost(PRICES[model])
         descriptions = [*descriptions, media.describe_frame(model, frames[number], video_name)]
-        ctx.checkpoint(f"seen by {model}", descriptions)
+        ctx.checkpoint(f"descriptions by {model}", descriptions)
     return Analysis(
         chunks=descriptions,
         duration=seconds,

@@ -2,99 +2,69 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from mulligan import Mulligan
+from mulligan.apps.clipscribe import records
 
 KIND = "process_job"
-FAILURES = ("job.retry_scheduled", "job.died")
-MAX_REMEMBERED = 10_000  # message ids; a repeated delivery is not counted again
-
-registry = CollectorRegistry()
-failures = Counter(
-    "clipscribe_worker_failures",
-    "failed attempts",
-    ["error_type", "is_permanent", "duration_bucket"],
-    registry=registry,
-)
-rate = Gauge(
-    "clipscribe_worker_failure_rate",
-    "share of the attempts that failed",
-    ["window"],
-    registry=registry,
-)
-dead_letter_count = Gauge("clipscribe_dlq_size", "dead letters", registry=registry)
-_counted: dict[str, None] = {}
-
-
-def duration_bucket(duration: float | None) -> str:
-    if duration is None:
-        return "unknown"
-    limits = {300: "0-5min", 900: "5-15min", 2700: "15-45min"}
-    return next((name for limit, name in limits.items() if duration < limit), "45min+")
-
-
-def count_failure(
-    message: str, event: str, details: dict[str, Any], duration: float | None
-) -> None:
-    if event not in FAILURES or message in _counted:
-        return
-    _counted[message] = None
-    if len(_counted) > MAX_REMEMBERED:
-        del _counted[next(iter(_counted))]
-    failures.labels(
-        str(details.get("code")), str(event == "job.died"), duration_bucket(duration)
-    ).inc()
+Test = Callable[[float], bool]
 
 
 def render_metrics(app: Mulligan) -> str:
-    found = app.insight(timedelta(days=1), kind=KIND)
-    failure_share = next(
-        (window.failed.value for window in found.lately if window.minutes == 5), None
-    )
-    rate.labels("5m").set(float("nan") if failure_share is None else failure_share)
-    dead_letter_count.set(app.jobs.count(f"kind:{KIND} state:dead"))
+    """Return the metrics in the Prometheus format. All numbers come from the database."""
+    registry = CollectorRegistry()
+    labels = ["error_type", "is_permanent", "duration_bucket"]
+    failures = Counter("clipscribe_worker_failures", "failed attempts", labels, registry=registry)
+    for error_type, is_permanent, bucket, count in records.count_failures(app):
+        failures.labels(error_type, str(bool(is_permanent)), bucket).inc(count)
+    name = "clipscribe_worker_failure_rate"
+    rate = Gauge(name, "share of the attempts that failed", ["window"], registry=registry)
+    share = _recent_failure_share(app)
+    rate.labels("5m").set(float("nan") if share is None else share)
+    dead_letters = app.jobs.count(f"kind:{KIND} state:dead")
+    Gauge("clipscribe_dlq_size", "dead letters", registry=registry).set(dead_letters)
     return generate_latest(registry).decode() + app.metrics()
 
 
+def _recent_failure_share(app: Mulligan) -> float | None:
+    """Return the share of the attempts of the last five minutes that failed."""
+    for rates in app.insight(timedelta(days=1), kind=KIND).recent:
+        if rates.minutes == 5:
+            return rates.failed.value
+    return None
+
+
+# --- Goals ---------------------------------------------------------------------------------------
 def measure_goals(app: Mulligan) -> list[dict[str, Any]]:
     """Return the goals with their measured values; None if there is no data yet."""
     numbers = app.insight(timedelta(days=1), kind=KIND).numbers
-    shares = [
-        ("Retry Success Rate", numbers.retry_success, "> 60 %", lambda value: value > 0.6),
-        (
-            "User Experience (permanent failures)",
-            numbers.permanent_failure,
-            "< 2 %",
-            lambda value: value < 0.02,
-        ),
-        ("Videos that cannot be processed", numbers.user_failure, "", None),
-        ("Errors no rule knows", numbers.unknown, "", None),
-    ]
-    found = [
-        _goal(name, ratio.value, f"{ratio.part} of {ratio.whole}", goal, met)
-        for name, ratio, goal, met in shares
-    ]
-    cost = numbers.retry_cost_per_job
+    wrong, verdicts = records.count_wrong_verdicts(app)
+    wrong_share = wrong / verdicts if verdicts else None
+    wrong_name = "False Positive Rate (permanent failures that an unchanged retry disproved)"
+    cost_name = "Cost Efficiency (dollars for retries, by job)"
+    cost, jobs = numbers.retry_cost_per_job, f"{numbers.jobs} jobs"
+    dead = numbers.permanent_failure
     return [
-        *found,
-        _goal(
-            "Cost Efficiency (dollars for retries, by job)",
-            cost,
-            f"{numbers.jobs} jobs",
-            "< 0.10",
-            lambda value: value < 0.1,
-        ),
+        _share("Retry Success Rate", numbers.retry_success, "> 60 %", lambda v: v > 0.6),
+        _goal(wrong_name, wrong_share, f"{wrong} of {verdicts}", "< 5 %", lambda v: v < 0.05),
+        _share("User Experience (permanent failures)", dead, "< 2 %", lambda v: v < 0.02),
+        _goal(cost_name, cost, jobs, "< 0.10", lambda v: v < 0.1),
+        _share("Videos that cannot be processed", numbers.user_failure),
+        _share("Errors no rule knows", numbers.unknown),
     ]
 
 
-def _goal(name: str, value: float | None, cohort: str, goal: str, met: Any) -> dict[str, Any]:
-    met_now = None if value is None or met is None else met(value)
-    return {"name": name, "value": value, "cohort": cohort, "goal": goal, "met": met_now}
+def _share(name: str, share: Any, goal: str = "", is_met: Test | None = None) -> dict[str, Any]:
+    return _goal(name, share.value, f"{share.part} of {share.whole}", goal, is_met)
 
 
-def datetime_from_micros(micros: int) -> datetime:
-    return datetime.fromtimestamp(micros / 1e6, UTC)
+def _goal(
+    name: str, value: float | None, cohort: str, goal: str, is_met: Test | None
+) -> dict[str, Any]:
+    met = is_met(value) if is_met and value is not None else None
+    return {"name": name, "value": value, "cohort": cohort, "goal": goal, "met": met}

@@ -1,100 +1,79 @@
-"""Notifications to the admin, owners, Slack, PagerDuty and the service's webhook."""
+"""Notifications to the admin, owners, Slack and PagerDuty."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import hmac
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from clipscribe.config import CONFIG
-from mulligan import Email, Message, Mulligan, Webhook
+from mulligan import Email, Message, Mulligan, Webhook, pack
+from mulligan.apps.clipscribe import storage
+from mulligan.apps.clipscribe.config import CONFIG, KIND_FILTER
 
-KIND_FILTER = "kind:process_job"
-ENDS = "job.retry_scheduled, job.died, job.succeeded, job.parked, job.retried, job.cancelled"
-
-
-def webhook_secret() -> str:
-    """Return the secret of the webhook to the service itself."""
-    digest = hashlib.sha256(f"hook {CONFIG.secret}".encode()).digest()
-    return f"whsec_{base64.b64encode(digest).decode()}"
+ALERTS = "alert.fired, alert.resolved"
+FAILED = "job.retry_scheduled, job.snoozed, job.lost, job.died"
+# Types whose sentence says "Our team has been notified."
+TEAM_TYPES = "UnknownError,PaymentRequired"
+ALL_TYPES = ",".join(sorted({rule.code for rule in pack("clipscribe").rules}))
 
 
 def subscribe(app: Mulligan) -> None:
     """Subscribe all recipients of the current phase."""
-    phase = CONFIG.phase
-    own_webhook = Webhook(f"{CONFIG.url}/hooks/jobs", secret=webhook_secret(), allow_private=True)
-    app.notify(ENDS, own_webhook, filter=KIND_FILTER, form="each", name="manifest")
-    app.notify(
-        "job.parked",
-        Email(CONFIG.admin, render=render_review),
-        filter=KIND_FILTER,
-        form="each",
-        name="review",
-    )
-    if phase.mail_all_failures:
-        app.notify(
-            "job.retry_scheduled, job.died",
-            Email(CONFIG.admin),
-            filter=KIND_FILTER,
-            form="incident",
-            name="alpha",
-        )
-    else:
-        app.notify(
-            "job.died",
-            Email(CONFIG.admin),
-            filter=f"{KIND_FILTER} code:UnknownError",
-            form="incident",
-            name="unknown",
-        )
-    if phase.letters:
-        app.notify(
-            "job.died",
-            Email(owner_address, render=render_failure),
-            filter=KIND_FILTER,
-            form="each",
-            name="owners",
-        )
-    for name, channel in alert_channels().items():
-        app.notify("alert.fired, alert.resolved", channel, name=name)
+    review = Email(CONFIG.admin, render=render_review)
+    app.notify("job.parked", review, filter=KIND_FILTER, form="each", name="review")
+    # At the first failure: the owner reads at once that the team has been notified.
+    types = ALL_TYPES if CONFIG.features.mail_all_failures else TEAM_TYPES
+    team = Email(CONFIG.admin, render=partial(render_for_team, app))
+    app.notify(FAILED, team, filter=f"{KIND_FILTER} code:{types}", form="each", name="team")
+    if CONFIG.features.letters:
+        # Users are identified by their mail address.
+        owners = Email(lambda message: message.owner or None, render=render_failure)
+        app.notify("job.died", owners, filter=KIND_FILTER, form="each", name="owners")
+    app.notify(ALERTS, Email(CONFIG.admin), name="alerts")
+    if CONFIG.slack_url:
+        slack = Webhook(CONFIG.slack_url, render=render_for_slack, allow_private=True)
+        app.notify(ALERTS, slack, name="slack")
+    if CONFIG.pagerduty_key:
+        pager = Webhook(CONFIG.pagerduty_url, render=render_for_pagerduty, allow_private=True)
+        app.notify(ALERTS, pager, name="pagerduty")
 
 
-def owner_address(message: Message) -> str | None:
-    """Return the mail address of the owner: users are identified by it."""
-    return message.owner or None
+# --- Mails ---------------------------------------------------------------------------------------
+def sign_job_id(job_id: str) -> str:
+    """Return the key of a job's link. Its possession proves ownership."""
+    return hmac.new(CONFIG.secret.encode(), job_id.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def status_path(job_id: str) -> str:
+    return f"/status/{job_id}?key={sign_job_id(job_id)}"
 
 
 def render_failure(message: Message) -> dict[str, str]:
-    message_text = message.data.get("message", "")
-    return {
-        "subject": f"Your video could not be processed: {message_text}",
-        "text": f"{message_text}\n\nJob {message.job_id}",
-    }
+    sentence = message.data.get("message", "")
+    text = f"{sentence}\n\n{CONFIG.url}{status_path(message.job_id)}"
+    return {"subject": f"Your video could not be processed: {sentence}", "text": text}
+
+
+def render_for_team(app: Mulligan, message: Message) -> dict[str, str] | None:
+    """Render a failure, once a day for each cause."""
+    attempts = app.jobs.attempts(message.job_id)
+    error_type = message.data.get("code", "")
+    cause = (attempts[-1].fingerprint if attempts else "") or error_type
+    if not storage.claim(f"notified/{datetime.now(UTC):%Y-%m-%d}/{cause}", message.id):
+        return None
+    text = f"{message.summary}\n\nJob {message.job_id}\n{CONFIG.url}/admin"
+    return {"subject": f"{error_type}: {message.summary}", "text": text}
 
 
 def render_review(message: Message) -> dict[str, str]:
-    message_text = (
-        f"A video over 8 hours waits for a decision: job {message.job_id} of {message.owner}"
-    )
-    return {
-        "subject": "Manual review: a video over 8 hours",
-        "text": f"{message_text}\n\n{CONFIG.url}/admin",
-    }
+    sentence = f"A video over 8 hours waits for a decision: job {message.job_id} of {message.owner}"
+    text = f"{sentence}\n\n{CONFIG.url}/admin"
+    return {"subject": "Manual review: a video over 8 hours", "text": text}
 
 
-# --- Alerts --------------------------------------------------------------------------------------
-def alert_channels() -> dict[str, Any]:
-    """Return the channels of alerts: mail for all, Slack and PagerDuty for one rule each."""
-    channels: dict[str, Any] = {"alerts": Email(CONFIG.admin)}
-    if CONFIG.slack_url:
-        channels["slack"] = Webhook(CONFIG.slack_url, render=render_for_slack, allow_private=True)
-    if CONFIG.pagerduty_url:
-        channels["pagerduty"] = Webhook(
-            CONFIG.pagerduty_url, render=render_for_pagerduty, allow_private=True
-        )
-    return channels
-
-
+# --- Alerts: all by mail, one by Slack, one by PagerDuty -----------------------------------------
 def render_for_slack(message: Message) -> dict[str, str] | None:
     return {"text": message.summary} if message.data.get("rule") == "high-failure-rate" else None
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
 import obstore
-from obstore.store import ObjectStore, from_url
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore, ObjectStore, from_url
 
-from clipscribe.config import CONFIG
+from mulligan.apps.clipscribe.config import CONFIG
 
 
 @cache
 def _store() -> ObjectStore:
     if not CONFIG.storage_url.startswith("s3:"):
-        return from_url(CONFIG.storage_url, mkdir=True)
+        return LocalStore(CONFIG.storage_url.removeprefix("file://"), mkdir=True)
     retry_config: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
     options: Any = {"allow_http": True, "timeout": timedelta(minutes=1)}
     endpoint: Any = {"endpoint": CONFIG.storage_endpoint} if CONFIG.storage_endpoint else {}
@@ -36,6 +38,13 @@ def read(path: str) -> Any:
         return json.loads(bytes(obstore.get(_store(), path).bytes()))
     except FileNotFoundError:
         return None
+
+
+def claim(path: str, value: Any) -> bool:
+    """Write the object unless there is one. Return whether it now has this value."""
+    with suppress(AlreadyExistsError):
+        obstore.put(_store(), path, json.dumps(value).encode(), mode="create")
+    return bool(read(path) == value)
 
 
 def read_newest(folder: str, limit: int) -> list[Any]:

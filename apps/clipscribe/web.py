@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import hmac
 import json
-import os
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,45 +16,19 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 from obstore.exceptions import BaseError
 from pydantic import BaseModel, ConfigDict, Field
-from standardwebhooks import Webhook, WebhookVerificationError
 
-from clipscribe import metrics, storage
-from clipscribe.config import CONFIG
-from clipscribe.jobs import MESSAGES, SUPPORT, app, process_job, submit
-from clipscribe.notices import webhook_secret
 from mulligan import Job, redact
+from mulligan.apps.clipscribe import metrics, storage
+from mulligan.apps.clipscribe.config import CONFIG, KIND_FILTER
+from mulligan.apps.clipscribe.jobs import app, process_job, submit
+from mulligan.apps.clipscribe.notices import sign_job_id, status_path
+from mulligan.apps.clipscribe.views import job_view
 from mulligan.core.errors import MulliganError, NotFound
 
-STATES = {
-    "queued": "QUEUED",
-    "running": "PROCESSING",
-    "succeeded": "COMPLETED",
-    "dead": "FAILED",
-    "cancelled": "CANCELLED",
-    "parked": "MANUAL_REVIEW",
-}
-KIND_FILTER = "kind:process_job"
-SAMPLES = {
-    "talk.mp4": "a talk",
-    "busy-1.mp4": "the model is busy twice",
-    "limited-1.mp4": "the model limits the rate",
-    "private.mp4": "private",
-    "missing.mp4": "missing",
-    "locked.mp4": "access denied",
-    "huge.mp4": "11 GB",
-    "talk-7h.mp4": "seven hours",
-    "talk-9h.mp4": "nine hours",
-    "odd.mp4": "an unknown answer",
-}
-_manifest_lock = threading.Lock()
 pages = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=select_autoescape(default=True),
 )
-
-if not CONFIG.secret:
-    message = "CLIPSCRIBE_SECRET is missing. Set it: links to status pages are signed with it."
-    raise ValueError(message)
 
 
 @asynccontextmanager
@@ -73,20 +43,59 @@ web = FastAPI(
 )
 
 
-# --- Access ---------------------------------------------------------------------------------
-def sign_job_id(job_id: str) -> str:
-    """Return the key of a job's link. Its possession proves ownership."""
-    return hmac.new(CONFIG.secret.encode(), job_id.encode(), hashlib.sha256).hexdigest()[:32]
+# --- Access: keys of `mulligan keys create` ------------------------------------------------------
+def read_key(request: Request) -> str:
+    sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return sent or request.cookies.get("key", "")
 
 
-def status_link(job_id: str) -> str:
-    return f"/status/{job_id}?key={sign_job_id(job_id)}"
+def find_user(request: Request) -> str | None:
+    """Return the signed-in user: the owner of the key. None: not signed in, or the admin."""
+    key = app.keys.authenticate(read_key(request))
+    return key.owner if key else None
 
 
-def find_owned_job(job_id: str, key: str = "") -> Job:
-    if not hmac.compare_digest(key.encode(), sign_job_id(job_id).encode()):
-        raise HTTPException(404, "Job not found")
-    return find_job(job_id)
+def require_admin(request: Request) -> None:
+    """Require a key for all owners."""
+    key = app.keys.authenticate(read_key(request))
+    if key is None:
+        raise SignInRequired
+    if key.owner is not None or key.role == "viewer":
+        raise HTTPException(403, "For admins")
+
+
+class SignInRequired(Exception):
+    """The request has no valid key."""
+
+
+@web.exception_handler(SignInRequired)
+async def ask_to_sign_in(request: Request, _: Exception) -> Response:
+    if "text/html" in request.headers.get("accept", ""):
+        page = pages.get_template("sign_in.html").render(path=request.url.path)
+        return HTMLResponse(page, 401)
+    return Response('{"detail": "Sign in with a key"}', 401, media_type="application/json")
+
+
+@web.post("/sign-in")
+def sign_in(key: Annotated[str, Form(max_length=200)], path: Annotated[str, Form()] = "/") -> Any:
+    if app.keys.authenticate(key) is None:
+        raise SignInRequired
+    target = path if path in ("/", "/admin") else "/"
+    answer = RedirectResponse(target, 303)
+    secure = CONFIG.url.startswith("https:")
+    answer.set_cookie("key", key, httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+def find_owned_job(request: Request, job_id: str, key: str = "") -> Job:
+    """Return a job for its owner: by the key in its link, or by the owner's own key."""
+    if hmac.compare_digest(key.encode(), sign_job_id(job_id).encode()):
+        return find_job(job_id)
+    user = find_user(request)
+    job = find_job(job_id)
+    if user is None or job.owner != user:
+        raise NotFound(job_id)
+    return job
 
 
 def find_job(job_id: str) -> Job:
@@ -97,21 +106,9 @@ def find_job(job_id: str) -> Job:
     return job
 
 
-def require_admin(request: Request, key: str = "") -> None:
-    key_sent = (
-        key
-        or request.cookies.get("admin", "")
-        or request.headers.get("authorization", "").removeprefix("Bearer ")
-    )
-    if not CONFIG.admin_key or not hmac.compare_digest(
-        key_sent.encode(), CONFIG.admin_key.encode()
-    ):
-        raise HTTPException(403, "For admins")
-
-
 def require_feature(feature: str) -> None:
-    if not getattr(CONFIG.phase, feature):
-        raise HTTPException(404, f"Not in phase {CONFIG.phase_name}")
+    if not getattr(CONFIG.features, feature):
+        raise HTTPException(404, f"Not in phase {CONFIG.phase}")
 
 
 Owned = Annotated[Job, Depends(find_owned_job)]
@@ -120,26 +117,33 @@ FOR_ADMINS = [Depends(require_admin)]
 
 # --- Jobs ----------------------------------------------------------------------------------------
 class Order(BaseModel):
-    """Body of a request to process a video."""
+    """Body of a request to process a video. `user` is read in open mode only."""
 
     model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+\S*$", max_length=2000)]
-    user: Annotated[str, Field(pattern=r"^[^\s@,<>\"]+@[^\s@,<>\"]+$", max_length=200)]
+    user: Annotated[str, Field(pattern=r"^[^\s@,<>\"]+@[^\s@,<>\"]+$", max_length=200)] | None = (
+        None
+    )
     duration: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     size: Annotated[int | None, Field(ge=0)] = None
     model: Literal["gemini-pro", "gemini-flash"] = "gemini-pro"
 
 
 @web.post("/jobs", status_code=201)
-def order(body: Order) -> dict[str, Any]:
-    job = submit(body.user, body.url, body.duration, body.size, body.model)
-    return job_view(job) | {"status_url": status_link(job.id)}
+def order(body: Order, request: Request) -> dict[str, Any]:
+    user = find_user(request)
+    if user is None and CONFIG.open:
+        user = body.user
+    if user is None:
+        raise SignInRequired
+    job = submit(user, body.url, body.duration, body.size, body.model)
+    return job_view(app, job) | {"status_url": status_path(job.id)}
 
 
 @web.get("/jobs/{job_id}")
 def show_job(job: Owned) -> dict[str, Any]:
-    return job_view(job)
+    return job_view(app, job)
 
 
 @web.post("/jobs/{job_id}/retry")
@@ -150,7 +154,7 @@ def retry(
     require_feature("self_service")
     overrides = {"payload": {"model": model}} if model and model != job.payload["model"] else None
     app.jobs.retry(job.id, reason="by its owner", overrides=overrides, owner=job.owner)
-    return RedirectResponse(status_link(job.id), 303)
+    return RedirectResponse(status_path(job.id), 303)
 
 
 @web.post("/jobs/{job_id}/feedback")
@@ -158,46 +162,10 @@ def feedback(job: Owned, text: Annotated[str, Form(min_length=1, max_length=2000
     require_feature("feedback")
     if job.state not in ("dead", "parked"):
         raise HTTPException(409, "Feedback is about failures")
-    entry = {
-        "job_id": job.id,
-        "user": job.owner,
-        "error_type": job_view(job)["error"]["type"],
-        "text": text,
-    }
+    error_type = job_view(app, job)["error"]["type"]
+    entry = {"job_id": job.id, "user": job.owner, "error_type": error_type, "text": text}
     storage.write(f"feedback/{job.id}.json", entry)
-    return RedirectResponse(status_link(job.id), 303)
-
-
-# --- Webhook from Mulligan ------------------------------------------------------
-@web.post("/hooks/jobs", status_code=204)
-async def receive_event(request: Request) -> None:
-    """Receive an event, at least once and in any order: the current state is written."""
-    body = await request.body()
-    try:
-        Webhook(webhook_secret()).verify(body, dict(request.headers))
-    except WebhookVerificationError:
-        raise HTTPException(401, "Invalid signature") from None
-    await asyncio.to_thread(record_event, json.loads(body))
-
-
-def record_event(event: dict[str, Any]) -> None:
-    try:
-        job = app.jobs.get(event["data"]["job_id"])
-    except NotFound:
-        return
-    data = event["data"]
-    metrics.count_failure(data["id"], event["type"], data["details"], _duration(job))
-    with _manifest_lock:  # otherwise an older state might be written last
-        current = app.jobs.get(job.id)
-        storage.write(
-            f"jobs/{job.id}/manifest.json",
-            job_view(current) | {"url": redact(current.payload["url"])},
-        )
-
-
-def _duration(job: Job) -> float | None:
-    found = storage.read(f"jobs/{job.id}/video.json")
-    return float(found["duration"]) if found else job.payload["duration"]
+    return RedirectResponse(status_path(job.id), 303)
 
 
 # --- Dead letters --------------------------------------------------------------------------------
@@ -265,32 +233,32 @@ def show_goals() -> list[dict[str, Any]]:
 
 # --- Pages ---------------------------------------------------------------------------------------
 @web.get("/", response_class=HTMLResponse)
-def home() -> str:
-    samples_url = os.environ.get("CLIPSCRIBE_SAMPLES", "")
-    samples = (
-        {f"{samples_url}/{name}": label for name, label in SAMPLES.items()} if samples_url else {}
-    )
-    return pages.get_template("home.html").render(samples=samples)
+def home(request: Request, url: str = "") -> str:
+    user = find_user(request)
+    if user is None and not CONFIG.open:
+        raise SignInRequired
+    return pages.get_template("home.html").render(user=user, url=url)
 
 
 @web.get("/status/{job_id}", response_class=HTMLResponse)
-def show_status(job: Owned, key: str) -> str:
+def show_status(job: Owned) -> str:
     entry = storage.read(f"feedback/{job.id}.json")
     return pages.get_template("status.html").render(
-        job=job_view(job),
+        job=job_view(app, job),
         result=job.result,
-        key=key,
+        key=sign_job_id(job.id),
         model=job.payload["model"],
-        phase=CONFIG.phase,
+        phase=CONFIG.features,
         feedback=entry,
     )
 
 
 @web.get("/admin", response_class=HTMLResponse, dependencies=FOR_ADMINS)
-def show_admin_page(key: str = "") -> Response:
-    jobs = [job_view(job) | {"user": job.owner} for job in app.jobs.list(KIND_FILTER, limit=50)]
-    dead_letters = list_letters() if CONFIG.phase.letters else None
-    page = pages.get_template("admin.html").render(
+def show_admin_page() -> str:
+    found = app.jobs.list(KIND_FILTER, limit=50)
+    jobs = [job_view(app, job) | {"user": job.owner} for job in found]
+    dead_letters = list_letters() if CONFIG.features.letters else None
+    return pages.get_template("admin.html").render(
         jobs=jobs,
         letters=dead_letters,
         types=Counter(item["error_type"] for item in dead_letters or ()),
@@ -298,12 +266,8 @@ def show_admin_page(key: str = "") -> Response:
         success=metrics.measure_goals(app),
         alerts=app.alerts.list(),
         operations=app.operations.list(limit=5),
-        phase=CONFIG.phase_name,
+        phase=CONFIG.phase,
     )
-    answer = HTMLResponse(page)
-    if key:
-        answer.set_cookie("admin", key, httponly=True, samesite="strict")
-    return answer
 
 
 @web.exception_handler(RequestValidationError)
@@ -333,45 +297,3 @@ async def answer_storage_error(_: Request, __: Exception) -> Response:
 
 def outage_answer(reason: str) -> Response:
     return Response(json.dumps({"detail": reason}), 503, {"Retry-After": "30"}, "application/json")
-
-
-# --- Jobs as JSON ----------------------------------------------------------------
-def job_view(job: Job) -> dict[str, Any]:
-    error = failure_view(job)
-    changed = job.finished_at or (error and error["timestamp"]) or job.started_at or job.created_at
-    return {
-        "job_id": job.id,
-        "state": "RETRYING" if job.state == "queued" and error else STATES[job.state],
-        "progress": job.progress,
-        "attempts": job.attempts,
-        "next_retry_at": job.next_retry_at.isoformat() if job.next_retry_at else None,
-        "error": error,
-        "waits_for": job.why if job.phase == "held" else None,
-        "updated_at": changed if isinstance(changed, str) else changed.isoformat(),
-    }
-
-
-def failure_view(job: Job) -> dict[str, Any] | None:
-    """Return the last failure, for the owner. It promises a retry only while one is scheduled."""
-    if job.state == "parked":
-        return _error("VideoExceedsLimits", SUPPORT, job, permanent=False)
-    if job.state == "running" or not job.error:
-        return None
-    code = job.error["code"] if job.error["code"] in MESSAGES else "UnknownError"
-    text = job.error["message"] if code == job.error["code"] else MESSAGES[code]
-    return _error(code, text, job, permanent=job.state == "dead")
-
-
-def _error(kind: str, message: str, job: Job, *, permanent: bool) -> dict[str, Any]:
-    end_times = [attempt.ended_at for attempt in app.jobs.attempts(job.id)]
-    at = (
-        metrics.datetime_from_micros(end_times[-1])
-        if end_times
-        else job.finished_at or job.created_at
-    )
-    return {
-        "type": kind,
-        "message": message,
-        "is_permanent": permanent,
-        "timestamp": at.isoformat(),
-    }

@@ -1,26 +1,8 @@
-"""`mulligan demo pdfxml`: the page, a worker and the gateway on one database."""
+"""Start `mulligan demo pdfxml`. A deployment does not use it: see README.md."""
 
 from __future__ import annotations
 
-import os
-
-import stage
-
-
-def main() -> None:
-    description = "PDF to XML through a gateway whose failures you choose."
-    with (
-        stage.open_demo("pdfxml", description) as demo,
-        stage.ServiceProcess("pdfxml.gateway") as gateway,
-    ):
-        os.environ.setdefault("STORAGE_URL", str(demo.folder / "files"))
-        os.environ["GATEWAY_URL"] = gateway.url
-        from pdfxml.web import web  # noqa: PLC0415 - reads settings on import
-
-        demo.serve(
-            web, "pdfxml.jobs:app", note=f"The gateway: choose how it fails at {gateway.url}/"
-        )
-
+from mulligan.apps.pdfxml.demo.__main__ import main
 
 if __name__ == "__main__":
     main()

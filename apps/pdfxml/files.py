@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -13,11 +16,33 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-STORAGE_ERRORS = (OSError, BaseError)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StorageError(OSError):
+    """A file could not be read or written, whatever the file system or the bucket calls it."""
+
+
+class StorageFull(StorageError):
+    """There is no space left, so another attempt does not help."""
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """Raise every error of a file system or a bucket as StorageError."""
+    try:
+        yield
+    except (OSError, BaseError) as error:
+        number = getattr(error, "errno", None) or errno.EIO
+        failure = StorageFull if number in FULL else StorageError
+        raise failure(number, getattr(error, "strerror", None) or str(error)) from error
 
 
 class Files(Protocol):
-    """Storage of files by path. `read` returns None if there is no such file."""
+    """Storage of files by path. `read` returns None if there is no such file.
+
+    All errors are StorageError.
+    """
 
     def write(self, path: str, body: BinaryIO) -> None: ...
     def read(self, path: str) -> bytes | None: ...
@@ -31,6 +56,7 @@ class Folder:
     def __init__(self, root: str) -> None:
         self._root = Path(root)
 
+    @storage_errors()
     def write(self, path: str, body: BinaryIO) -> None:
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -45,15 +71,18 @@ class Folder:
         finally:
             draft.unlink(missing_ok=True)
 
+    @storage_errors()
     def read(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
         except FileNotFoundError:
             return None
 
+    @storage_errors()
     def exists(self, path: str) -> bool:
         return (self._root / path).is_file()
 
+    @storage_errors()
     def remove(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
         self._remove_drafts(self._root / path)
@@ -74,15 +103,18 @@ class Bucket:
             client_options={"timeout": "10s", "allow_http": True},
         )
 
+    @storage_errors()
     def write(self, path: str, body: BinaryIO) -> None:
         obstore.put(self._store, path, body)
 
+    @storage_errors()
     def read(self, path: str) -> bytes | None:
         try:
             return bytes(obstore.get(self._store, path).bytes())
         except FileNotFoundError:
             return None
 
+    @storage_errors()
     def exists(self, path: str) -> bool:
         try:
             obstore.head(self._store, path)
@@ -90,6 +122,7 @@ class Bucket:
             return False
         return True
 
+    @storage_errors()
     def remove(self, path: str) -> None:
         obstore.delete(self._store, path)
 

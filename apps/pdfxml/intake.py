@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from mulligan import Fail, Job, State
+from mulligan.apps.pdfxml.files import StorageError
+from mulligan.apps.pdfxml.jobs import UPLOAD_QUEUE, app, convert, expire, result_path, storage
+from mulligan.apps.pdfxml.rules import message_for_code
+from mulligan.apps.pdfxml.settings import SETTINGS
 from mulligan.core.errors import NotFound
-from pdfxml.files import STORAGE_ERRORS
-from pdfxml.jobs import app, convert, expire, result_path, storage
-from pdfxml.rules import message_for_code
-from pdfxml.settings import SETTINGS
 
-UPLOAD_QUEUE = "uploads"  # a queue without jobs: `mulligan queues pause uploads` pauses uploads
 PAUSED = "Uploads are paused because of a storage issue. Please come back later."
 RETRY_AFTER_SECONDS = 60  # if the pause has no end
 HEAD = 1024  # a PDF has its signature within these first bytes
@@ -123,7 +122,7 @@ def store_and_enqueue(upload: Upload, digest: str) -> Job:
     payload = upload.payload(sha256=digest, source=source)
     try:
         storage.write(source, upload.body)
-    except STORAGE_ERRORS as error:
+    except StorageError as error:
         log.exception("cannot store an upload of %d bytes", upload.size)
         job = convert.options(owner=upload.owner).reject(Fail("IO_ERROR", str(error)), **payload)
         if job.deduplicated:

@@ -11,22 +11,33 @@ from xml.etree import ElementTree as ET
 import httpx2
 
 from mulligan import Context, Fail, Mulligan, Snooze, Unique, redact
-from pdfxml import files
-from pdfxml.rules import MESSAGES, PACK, POLICY
-from pdfxml.settings import SETTINGS
+from mulligan.apps.alerts import send_alerts_to
+from mulligan.apps.pdfxml import files
+from mulligan.apps.pdfxml.rules import MESSAGES, POLICY, RULES
+from mulligan.apps.pdfxml.settings import SETTINGS
 
 DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
 MAX_UPLOAD_TIME = timedelta(hours=1)  # longer than it takes from storing a file to its job
 TIMEOUT_MARGIN = 60  # seconds for reading and writing, on top of the gateway's timeout
 # Text of the gateway that may be shown to owners: one sentence, without paths or addresses.
 SAFE_SENTENCE = re.compile(r"[A-Z][\w ,’'-]{2,80}\.")
 
-app = Mulligan()
+app = Mulligan(
+    settings={
+        "metrics_prefix": "",  # the names of the specification: queue_depth, jobs_failed_total
+        "notify.runbook_url": f"{SETTINGS.public_url}/runbook",
+    }
+)
 storage = files.open_storage(SETTINGS.storage)
+
+
+send_alerts_to(app, SETTINGS.alert_email, SETTINGS.alert_webhook)
 
 
 class Converted(TypedDict):
     path: str
+    http_status: int | None  # of the gateway; None if an earlier attempt wrote the file
 
 
 # --- Gateway ---------------------------------------------------------------------------------
@@ -41,6 +52,9 @@ def check_health() -> None:
         gateway.get("/health").raise_for_status()
 
 
+# It has no jobs: `mulligan queues pause uploads` pauses uploads.
+UPLOAD_QUEUE = "uploads"
+app.queue(UPLOAD_QUEUE)
 app.dependency(
     "gateway",
     probe=check_health,
@@ -61,8 +75,10 @@ def close_client(state: Any) -> None:
     state.gateway.close()
 
 
-def request_conversion(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str) -> bytes:
-    """Return the XML. Errors are raised and classified by the rules of the pack."""
+def request_conversion(
+    gateway: httpx2.Client, pdf: bytes, mapping: str, sha256: str
+) -> httpx2.Response:
+    """Return the answer with the XML. Errors are raised and classified by the rules of the pack."""
     answer = gateway.post(
         "/convert", params={"mapping": mapping}, content=pdf, headers={"X-Document": sha256}
     )
@@ -78,7 +94,7 @@ def request_conversion(gateway: httpx2.Client, pdf: bytes, mapping: str, sha256:
     except ET.ParseError as error:
         message = f"no XML in {len(answer.content)} bytes with status {answer.status_code}: {error}"
         raise Fail("UNKNOWN", message) from None
-    return answer.content
+    return answer
 
 
 def extract_safe_sentence(text: str) -> str:
@@ -95,7 +111,7 @@ def result_path(job_id: str) -> str:
 def find_result(ctx: Context) -> Converted | None:
     """Return the result if an earlier attempt wrote it and died before it was settled."""
     path = result_path(ctx.job.id)
-    return Converted(path=path) if storage.exists(path) else None
+    return Converted(path=path, http_status=None) if storage.exists(path) else None
 
 
 def check_source(source: str) -> str | None:
@@ -107,7 +123,7 @@ def check_source(source: str) -> str | None:
     queue="pdf",
     uses="gateway",
     policy=POLICY,
-    rules=PACK.rules,
+    rules=RULES,
     timeout=SETTINGS.gateway_timeout + TIMEOUT_MARGIN,
     unique=Unique(
         by=("owner", "payload.sha256", "payload.mapping", "payload.size", "payload.replaces")
@@ -129,10 +145,10 @@ def convert(
     pdf = storage.read(source)
     if pdf is None:
         return Fail("EXPIRED", f"{source} is gone")
-    xml = request_conversion(ctx.state.gateway, pdf, mapping, sha256)
+    answer = request_conversion(ctx.state.gateway, pdf, mapping, sha256)
     path = result_path(ctx.job.id)
-    storage.write(path, io.BytesIO(xml))
-    return Converted(path=path)
+    storage.write(path, io.BytesIO(answer.content))
+    return Converted(path=path, http_status=answer.status_code)
 
 
 # --- Retention -----------------------------------------------------------------------------------
@@ -147,7 +163,7 @@ def expire(ctx: Context, source: str) -> str | Snooze:
         ended_at = ctx.job.created_at
         retention = max(SETTINGS.keep, MAX_UPLOAD_TIME)
     if ended_at is None:
-        return Snooze(DAY, "not converted yet")
+        return Snooze(max(SECOND, min(DAY, retention)), "not converted yet")
     remaining = ended_at + retention - (ctx.job.started_at or ctx.job.created_at)
     if remaining > timedelta(0):
         return Snooze(remaining, "the conversion ended later or was retried")

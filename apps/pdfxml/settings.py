@@ -20,6 +20,13 @@ class Settings:
     storage: str = "pdfxml-files"  # a folder, or s3://bucket
     keep: timedelta = timedelta(hours=72)  # sources and results, once a conversion has ended
     most_bytes: int = 50 * MEGABYTE
+    public_url: str = "http://127.0.0.1:8000"  # of the pages, for links in messages
+    alert_email: str = ""
+    alert_webhook: str = ""
+
+    @property
+    def has_alert_channel(self) -> bool:
+        return bool(self.alert_email or self.alert_webhook)
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -37,6 +44,9 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         most_bytes=int(
             _number(environ, "MAX_UPLOAD_MB", defaults.most_bytes / MEGABYTE) * MEGABYTE
         ),
+        public_url=environ.get("PUBLIC_URL", defaults.public_url).rstrip("/"),
+        alert_email=environ.get("ALERT_EMAIL", ""),
+        alert_webhook=environ.get("ALERT_WEBHOOK", ""),
     )
 
 

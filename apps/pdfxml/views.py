@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mulligan import Job, State
-from pdfxml.files import STORAGE_ERRORS
-from pdfxml.jobs import app, check_source, storage
-from pdfxml.rules import BREAKER, BUSY, UNKNOWN, message_for_code, public_code
+from mulligan.apps.pdfxml.files import StorageError
+from mulligan.apps.pdfxml.jobs import app, check_source, storage
+from mulligan.apps.pdfxml.rules import BREAKER, BUSY, UNKNOWN, message_for_code
 
 STATUS = {
     State.QUEUED: "queued",
@@ -47,7 +47,7 @@ def job_view(job: Job) -> dict[str, Any]:
         "manual_retry_count": job.generation - 1,
         "created_at": job.created_at,
         "started_at": job.started_at,
-        "next_attempt_at": job.next_retry_at,
+        "next_attempt_at": job.next_retry_at if job.phase == "backing_off" else None,
         "completed_at": job.finished_at if status == "complete" else None,
         "failed_at": job.finished_at if status == "failed" else None,
         "result_path": job.result["path"] if status == "complete" else None,
@@ -60,11 +60,13 @@ def error_fields(job: Job) -> dict[str, Any]:
     """Return the error of a failed job; for other jobs all fields are None."""
     if STATUS[job.state] != "failed":
         return dict.fromkeys(("error_code", "error_message", "error_reason"))
-    error = job.error or {}
-    code = public_code(error.get("code", UNKNOWN))
-    message = error["message"] if code == error.get("code") else message_for_code(code)
-    reason = "breaker" if error.get("rule") == BREAKER else None
-    return {"error_code": code, "error_message": message, "error_reason": reason}
+    error = job.error or {"code": UNKNOWN, "message": message_for_code(UNKNOWN), "rule": ""}
+    reason = "breaker" if error["rule"] == BREAKER else None
+    return {
+        "error_code": error["code"],
+        "error_message": error["message"],
+        "error_reason": reason,
+    }
 
 
 def notice(job: Job) -> str | None:
@@ -74,11 +76,7 @@ def notice(job: Job) -> str | None:
     if job.phase == "held":
         return BUSY
     last_error = job.error if job.attempt else None  # of this generation only
-    return (
-        last_error["message"]
-        if last_error and public_code(last_error["code"]) == last_error["code"]
-        else None
-    )
+    return str(last_error["message"]) if last_error else None
 
 
 def file_fields(job: Job) -> dict[str, Any]:
@@ -86,7 +84,7 @@ def file_fields(job: Job) -> dict[str, Any]:
     try:
         result_is_gone = job.state is State.SUCCEEDED and not storage.exists(job.result["path"])
         can_retry = STATUS[job.state] == "failed" and check_source(job.payload["source"]) is None
-    except STORAGE_ERRORS:
+    except StorageError:
         result_is_gone = False
         can_retry = False
     return {
@@ -109,33 +107,18 @@ def events_of(job: Job) -> list[dict[str, Any]]:
         {
             "event": EVENTS[event.type],
             "at": datetime.fromtimestamp(event.at / 1e6, UTC),
-            "meta": meta_of(event),
+            "meta": meta_of(event, job),
         }
         for event in history
         if event.type in EVENTS
     ]
 
 
-def meta_of(event: Any) -> dict[str, Any]:
+def meta_of(event: Any, job: Job) -> dict[str, Any]:
     meta = {"attempt": event.token, **{name: event.data.get(key) for name, key in META.items()}}
-    return meta | ({"error_code": public_code(meta["error_code"])} if meta["error_code"] else {})
-
-
-METRICS = (
-    "jobs_failed_total",
-    "job_processing_duration_seconds",
-    "queue_depth",
-    "jobs_active",
-    "manual_retry_total",
-)
-
-
-def metrics() -> str:
-    """Return Mulligan's metrics, some under the names of the specification."""
-    text = app.metrics()
-    for name in METRICS:
-        text = text.replace(f"mulligan_{name}", name)
-    return text
+    if event.type == "job.succeeded" and job.result:
+        meta["gateway_http_status"] = job.result["http_status"]
+    return meta
 
 
 def list_conversions(owner: str, limit: int = 50) -> Sequence[Job]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 import re
 import secrets
@@ -12,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import (
@@ -24,11 +26,22 @@ from fastapi.responses import (
 )
 from fastapi.staticfiles import StaticFiles
 from fastapi.templating import Jinja2Templates
-from obstore.exceptions import BaseError
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from mulligan import Fail, Job, State
+from mulligan.apps.pdfxml import views
+from mulligan.apps.pdfxml.intake import (
+    Refusal,
+    Upload,
+    accept,
+    clean_name,
+    refuse_if_paused,
+    reject,
+)
+from mulligan.apps.pdfxml.jobs import app, storage
+from mulligan.apps.pdfxml.rules import BUSY, UNKNOWN, message_for_code
+from mulligan.apps.pdfxml.settings import MEGABYTE, SETTINGS
 from mulligan.core.errors import (
     DependencyOpen,
     IllegalMove,
@@ -37,17 +50,14 @@ from mulligan.core.errors import (
     RetryRefused,
     UniqueTaken,
 )
-from pdfxml import views
-from pdfxml.intake import Refusal, Upload, accept, clean_name, refuse_if_paused, reject
-from pdfxml.jobs import app, storage
-from pdfxml.rules import BUSY, UNKNOWN, message_for_code
-from pdfxml.settings import MEGABYTE, SETTINGS
 
 HERE = Path(__file__).parent
 FORM_OVERHEAD = MEGABYTE  # largest size of a form without its file
 MAPPING = re.compile(r"[\w-]{1,40}")
 SESSION = re.compile(r"[\w-]{43}")
 NO_LENGTH = "The Content-Length header is missing."
+OPERATORS_ONLY = "This page is for operators. Sign in with a key for all owners as the password."
+SIGN_IN = {"WWW-Authenticate": 'Basic realm="operators"'}
 NOT_FAILED = "Only a failed conversion can be retried."
 UPLOADED_AGAIN = "The same file was uploaded again and is converted there."
 HEADERS = {
@@ -58,12 +68,17 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
 log = logging.getLogger("pdfxml.web")
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)  # uvicorn sets up only its own logs
     await run_in_threadpool(app.open)
+    if not SETTINGS.has_alert_channel:
+        log.warning("no channel receives alerts. Set ALERT_EMAIL or ALERT_WEBHOOK.")
     yield
     app.close()
 
@@ -85,7 +100,14 @@ async def add_session(request: Request, call_next: Any) -> Response:
     answer: Response = await call_next(request)
     answer.headers.update(HEADERS)
     if not has_session:
-        answer.set_cookie("session", cookie, httponly=True, samesite="lax", max_age=30 * 86_400)
+        answer.set_cookie(
+            "session",
+            cookie,
+            max_age=30 * 86_400,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
     return answer
 
 
@@ -109,8 +131,26 @@ def find_owned_job(job_id: str, owner: Annotated[str, Depends(owner_of)]) -> Job
 Owner = Annotated[str, Depends(owner_of)]
 
 
+def require_operator(request: Request) -> None:
+    """Raise Refusal (401) unless the request has a key of Mulligan for all owners.
+
+    Programs send it as a bearer token, browsers as the password of basic authentication.
+    """
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            text = base64.b64decode(text).decode().rpartition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+    key = app.keys.authenticate(text.strip())
+    if key is None or key.owner is not None:
+        raise Refusal(401, "FORBIDDEN", OPERATORS_ONLY, headers=SIGN_IN)
+
+
 @web.exception_handler(Refusal)
-def answer_refusal(_: Request, refusal: Refusal) -> JSONResponse:
+def answer_refusal(request: Request, refusal: Refusal) -> JSONResponse:
+    text = "%s %s answered %d %s"
+    log.info(text, request.method, request.url.path, refusal.status, refusal.code)
     return JSONResponse(refusal.to_json(), refusal.status, refusal.headers)
 
 
@@ -122,7 +162,6 @@ def answer_http_error(_: Request, error: HTTPException) -> JSONResponse:
 
 
 @web.exception_handler(OSError)
-@web.exception_handler(BaseError)
 def answer_storage_error(_: Request, error: Exception) -> JSONResponse:
     log.error("storage error", exc_info=error)
     return JSONResponse(
@@ -235,16 +274,14 @@ def retry_job(job: Job) -> Job:
         raise Refusal(503, "GW_5XX", headers={"Retry-After": "30"}, retryable=True) from None
 
 
-@web.get("/metrics")
+@web.get("/metrics", dependencies=[Depends(require_operator)])
 def metrics() -> PlainTextResponse:
-    return PlainTextResponse(views.metrics())
+    return PlainTextResponse(app.metrics())
 
 
 # --- Pages ---------------------------------------------------------------------------------------
 @web.get("/")
-def queue(
-    request: Request, owner: Owner, code: Annotated[str, Query(alias="said")] = ""
-) -> HTMLResponse:
+def queue(request: Request, owner: Owner, code: str = "") -> HTMLResponse:
     rows = [
         {**views.job_view(job), **views.file_fields(job)} for job in views.list_conversions(owner)
     ]
@@ -266,7 +303,7 @@ def queue(
     return pages.TemplateResponse(request, "queue.html", context)
 
 
-@web.get("/runbook")
+@web.get("/runbook", dependencies=[Depends(require_operator)])
 def runbook(request: Request) -> HTMLResponse:
     return pages.TemplateResponse(request, "runbook.html", {})
 
@@ -292,4 +329,4 @@ def retry_by_form(job: Annotated[Job, Depends(find_owned_job)]) -> RedirectRespo
 
 def redirect(code: str = "") -> RedirectResponse:
     """Redirect to the queue; `code` is the error shown above it."""
-    return RedirectResponse(f"/?said={code}" if code else "/", 303)
+    return RedirectResponse(f"/?code={code}" if code else "/", 303)

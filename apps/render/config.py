@@ -12,7 +12,7 @@ MS_PER_SECOND = 1000
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of the service."""
+    """Settings of the service. The variable of a field is its name in capital letters."""
 
     max_retries: int = 3
     initial_backoff_ms: int = 1_000
@@ -23,27 +23,40 @@ class Config:
     download_timeout_ms: int = 30_000
     storage_url: str = "file:///tmp/mulligan-render"  # or s3://bucket
     storage_endpoint: str = ""  # of an S3-compatible server other than Amazon's
-    development: bool = False  # answers contain the stack of a failure
+    render_env: str = "production"  # development: answers contain the stack of a failure
+    allow_private_addresses: bool = False  # pictures may come from private networks
+    sign_in: str = "remote"  # always: callers on this machine need a key too
+    alerts_to: str = ""  # mail address, or https URL of a webhook
 
     @property
-    def worker(self) -> dict[str, str]:
-        """Mulligan's variables for the worker: the lease is the stalled interval."""
+    def development(self) -> bool:
+        return self.render_env == "development"
+
+    @property
+    def mulligan(self) -> dict[str, Any]:
+        """Mulligan's settings: the lease of a worker is the stalled interval."""
         lease = self.stalled_interval_ms / MS_PER_SECOND
         return {
-            "MULLIGAN_WORKER__LEASE": f"{lease:g}",
-            "MULLIGAN_WORKER__HEARTBEAT": f"{lease / 6:g}",
+            "worker.lease": lease,
+            "worker.heartbeat": lease / 6,
+            "alerts.rules": [{"name": "failure_share", "least": 5}],  # 6 of 100 fire
         }
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
-    numbers: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, default in vars(Config()).items():
-        is_number = isinstance(default, int | float) and not isinstance(default, bool)
-        if is_number and name.upper() in environ:
-            numbers[name] = type(default)(environ[name.upper()])
-    return Config(
-        **numbers,
-        storage_url=environ.get("STORAGE_URL", Config.storage_url),
-        storage_endpoint=environ.get("STORAGE_ENDPOINT", ""),
-        development=environ.get("RENDER_ENV") == "development",
-    )
+        text = environ.get(name.upper())
+        if text is not None:
+            values[name] = _parse(name, text, type(default))
+    return Config(**values)
+
+
+def _parse(name: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        return text.lower() in ("1", "true", "yes")
+    try:
+        return kind(text)
+    except ValueError:
+        message = f"{name.upper()}={text!r} is not a number"
+        raise SystemExit(message) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -14,11 +15,39 @@ from PIL import Image, ImageDraw, ImageFont
 WIDTH = 640
 HEIGHT = 360
 COLUMNS = 36
-SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF")  # JPEG, PNG, GIF, WebP
+OPTIONS = ["-nostdin", "-hide_banner", "-loglevel", "error", "-xerror"]
+MAX_PIXELS = 50_000_000
+SIGNATURES = {
+    "JPEG": b"\xff\xd8\xff",
+    "PNG": b"\x89PNG\r\n\x1a\n",
+    "GIF": b"GIF8",
+    "WEBP": b"RIFF",
+}
 
 
-def is_picture(head: bytes) -> bool:
-    return head.startswith(SIGNATURES)
+class NotAPicture(Exception):
+    """The content is no picture of a known format, or a too large one."""
+
+
+class DamagedPicture(Exception):
+    """A part of the picture is missing or unreadable."""
+
+
+def decode_picture(content: bytes) -> None:
+    """Decode a picture to its last pixel. ffmpeg fills the missing part of a JPEG with grey."""
+    if not content.startswith(tuple(SIGNATURES.values())):
+        raise NotAPicture("this is not an image")
+    try:
+        with Image.open(io.BytesIO(content), formats=tuple(SIGNATURES)) as picture:
+            too_large = picture.width * picture.height > MAX_PIXELS
+            if not too_large:
+                picture.load()
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        too_large = True
+    except Exception as error:  # decoders raise whatever the damage leads to
+        raise DamagedPicture(str(error)) from error
+    if too_large:
+        raise NotAPicture("it is too large")
 
 
 @cache
@@ -26,8 +55,8 @@ def find_ffmpeg() -> str:
     return shutil.which("ffmpeg") or imageio_ffmpeg.get_ffmpeg_exe()
 
 
-def draw_text(text: str, file: Path) -> None:
-    """Draw a text. Not done by ffmpeg, so that user input is never part of a filter."""
+def draw_text(text: str, file: Path) -> Path:
+    """Draw a text into a file. Not done by ffmpeg, so that user input is never part of a filter."""
     picture = Image.new("RGBA", (WIDTH, HEIGHT), (0, 0, 0, 0))
     printable = "".join(character if character.isprintable() else " " for character in text)
     lines = "\n".join(textwrap.wrap(printable, COLUMNS))
@@ -45,6 +74,7 @@ def draw_text(text: str, file: Path) -> None:
         stroke_fill="black",
     )
     picture.save(file)
+    return file
 
 
 def build_command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> list[str]:
@@ -55,28 +85,14 @@ def build_command(clips: Sequence[tuple[Path, Path, float]], video: Path) -> lis
     steps = [_clip_filter(number, seconds) for number, (_, _, seconds) in enumerate(clips)]
     clip_labels = "".join(f"[c{number}]" for number in range(len(clips)))
     steps.append(f"{clip_labels}concat=n={len(clips)}:v=1[all]")
-    options = [
-        "-nostdin",
-        "-hide_banner",
-        "-loglevel",
-        "error",
-        "-progress",
-        "pipe:1",
-        "-y",
-        "-xerror",
-    ]
-    output = [
-        "-map",
-        "[all]",
-        "-c:v",
-        "libx264",
-        "-preset",
-        "ultrafast",
-        "-pix_fmt",
-        "yuv420p",
-        str(video),
-    ]
-    return [find_ffmpeg(), *options, *inputs, "-filter_complex", ";".join(steps), *output]
+    encoder = ["-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p"]
+    output = ["-map", "[all]", *encoder, "-progress", "pipe:1", "-y", str(video)]
+    return [find_ffmpeg(), *OPTIONS, *inputs, "-filter_complex", ";".join(steps), *output]
+
+
+def build_check(picture: Path) -> list[str]:
+    """Build the command that only reads a picture."""
+    return [find_ffmpeg(), *OPTIONS, "-i", str(picture), "-f", "null", "-"]
 
 
 def _clip_filter(number: int, seconds: float) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import obstore
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Form, Request
 from fastapi.responses import (
     HTMLResponse,
     JSONResponse,
@@ -24,9 +24,9 @@ from obstore.exceptions import BaseError
 from starlette.exceptions import HTTPException
 
 from mulligan import Job
+from mulligan.apps.render.jobs import CONFIG, app, render, storage
+from mulligan.apps.render.timeline import read_order
 from mulligan.core.errors import MulliganError, NotFound
-from render.jobs import CONFIG, app, render, storage
-from render.timeline import read_order
 
 MAX_BODY = 256 * 1024
 STATES = {
@@ -51,8 +51,45 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 web = FastAPI(title="render", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
 
+# --- Callers -------------------------------------------------------------------------------------
+def authenticate(request: Request) -> str | None:
+    """Return the owner whose jobs the caller may use; None means all jobs.
+
+    A caller on this machine needs no key, unless SIGN_IN=always.
+    """
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    text = bearer if scheme.lower() == "bearer" else request.cookies.get("key", "")
+    key = app.keys.authenticate(text)
+    if key is None:
+        if text or CONFIG.sign_in == "always" or not is_local(request):
+            raise HTTPException(401, "Sign in with a key. Create one: mulligan keys create")
+        return None
+    if request.method != "GET" and key.role == "viewer":
+        raise HTTPException(403, "This key may only read")
+    return key.owner
+
+
+def is_local(request: Request) -> bool:
+    with suppress(ValueError):
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    return False
+
+
+Owner = Annotated[str | None, Depends(authenticate)]
+
+
+@web.post("/sign-in")
+def sign_in(key: Annotated[str, Form()]) -> Response:
+    if app.keys.authenticate(key) is None:
+        return HTMLResponse(render_template("sign_in.html", refused=True), 401)
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie("key", key, httponly=True, samesite="strict")
+    return answer
+
+
+# --- Jobs ----------------------------------------------------------------------------------------
 @web.post("/jobs")
-async def order(request: Request) -> Response:
+async def order(request: Request, owner: Owner) -> Response:
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -63,34 +100,35 @@ async def order(request: Request) -> Response:
     except (ValueError, RecursionError) as error:
         is_json = not isinstance(error, json.JSONDecodeError)
         return refusal(400, str(error) if is_json else "the body is not JSON")
-    return JSONResponse(job_view(await render.enqueue_async(timeline=timeline)), 201)
+    job = await render.options(owner=owner or "").enqueue_async(timeline=timeline)
+    return JSONResponse(job_view(job), 201)
 
 
 @web.get("/jobs/{job_id}")
-def show_job(job_id: str) -> Response:
-    return JSONResponse(job_view(find_job(job_id)))
+def show_job(job_id: str, owner: Owner) -> Response:
+    return JSONResponse(job_view(find_job(job_id, owner)))
 
 
-def find_job(job_id: str) -> Job:
-    """Return a job of this service. Jobs of other kinds answer 404."""
-    job = app.jobs.get(job_id)
+def find_job(job_id: str, owner: str | None) -> Job:
+    """Return a job of the caller. Jobs of other owners and other kinds answer 404."""
+    job = app.jobs.get(job_id, owner=owner)
     if job.kind != render.name:
         raise NotFound(job_id)
     return job
 
 
 @web.post("/jobs/{job_id}/retry")
-def retry(job_id: str, request: Request) -> Response:
+def retry(job_id: str, request: Request, owner: Owner) -> Response:
     """Retry a failed job from the start, with all its attempts."""
-    job = app.jobs.retry(find_job(job_id).id, reason="by the caller")
+    job = app.jobs.retry(find_job(job_id, owner).id, reason="by the caller")
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/", 303)
     return JSONResponse(job_view(job))
 
 
 @web.get("/jobs/{job_id}/video")
-def video(job_id: str) -> Response:
-    job = find_job(job_id)
+def video(job_id: str, owner: Owner) -> Response:
+    job = find_job(job_id, owner)
     if job.state != "succeeded":
         return refusal(409, f"There is no video yet: the job is {state_of(job)}")
     try:
@@ -103,11 +141,13 @@ def video(job_id: str) -> Response:
 
 
 @web.get("/", response_class=HTMLResponse)
-def page() -> str:
-    jobs = [job_view(job) for job in app.jobs.list("kind:render", limit=30)]
-    return templates.get_template("jobs.html").render(
-        jobs=jobs, images=os.environ.get("IMAGES", "")
-    )
+def page(owner: Owner) -> str:
+    jobs = [job_view(job) for job in app.jobs.list("kind:render", owner=owner, limit=30)]
+    return render_template("jobs.html", jobs=jobs)
+
+
+def render_template(name: str, **values: Any) -> str:
+    return templates.get_template(name).render(**values)
 
 
 @web.exception_handler(NotFound)
@@ -123,7 +163,10 @@ async def answer_error(_: Request, error: MulliganError) -> Response:
 
 
 @web.exception_handler(HTTPException)
-async def answer_http_error(_: Request, error: HTTPException) -> Response:
+async def answer_http_error(request: Request, error: HTTPException) -> Response:
+    is_page = "text/html" in request.headers.get("accept", "")
+    if error.status_code == HTTPStatus.UNAUTHORIZED and is_page:
+        return HTMLResponse(render_template("sign_in.html", refused=False), 401)
     return refusal(error.status_code, str(error.detail))
 
 
@@ -140,7 +183,7 @@ def job_view(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
         "state": state_of(job),
-        "progress": job.progress,
+        "progress": 1.0 if job.state == "succeeded" else job.progress,
         "attempts": job.attempts,
         "nextRetryAt": job.next_retry_at.isoformat() if job.next_retry_at else None,
         "createdAt": job.created_at.isoformat(),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
 import httpx2
 
 from mulligan import Context, Kind, Message, Mulligan, Webhook
-from videogen.providers import BY_KIND, BY_MODEL, PROVIDERS, Provider
-from videogen.settings import read_settings
+from mulligan.apps.alerts import send_alerts_to
+from mulligan.apps.videogen.providers import BY_KIND, BY_MODEL, PROVIDERS, Provider
+from mulligan.apps.videogen.settings import read_settings
 
 SETTINGS = read_settings()
 
@@ -19,13 +21,14 @@ STATUS_OF = {
     "job.retry_scheduled": "retrying",
     "job.snoozed": "retrying",  # the provider is down: the task waits uncharged
     "job.lost": "retrying",
+    "job.released": "pending",  # its worker stopped before the task was done
     "job.succeeded": "succeeded",
     "job.died": "failed",
     "job.retried": "pending",
 }
 MAX_POLL_INTERVAL = 2.0  # seconds between two polls of a generation
 
-app = Mulligan()
+app = Mulligan(settings=SETTINGS.mulligan)
 
 
 class GeneratedVideo(TypedDict):
@@ -176,16 +179,28 @@ KINDS = {provider.name: register_provider(provider) for provider in PROVIDERS}
 
 # --- Webhooks ------------------------------------------------------------------------------------
 def render_webhook(message: Message) -> dict[str, Any]:
-    """Render the body of a webhook. `retryCount` starts at one."""
+    """Render the body of a webhook.
+
+    `seq` grows with every webhook of a task, and they arrive in this order.
+    """
     data = message.data
+    scheduled = message.type == "job.retry_scheduled"
     return {
         "taskId": f"task_{message.job_id}",
         "status": STATUS_OF[message.type],
-        "retryCount": data.get("failures" if message.retrying else "failed_before", 0),
+        "retryCount": data["failures"] if scheduled else message.retries,
         "maxRetries": BY_KIND[data["kind"]].retries.max_retries,
         "error": data.get("message"),
+        "seq": message.seq,
+        "time": format_time(datetime.fromtimestamp(message.at / 1e6, UTC)),
     }
 
+
+def format_time(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+send_alerts_to(app, SETTINGS.alert_email, SETTINGS.alert_webhook)
 
 for owner, hook in SETTINGS.webhooks.items():
     app.notify(

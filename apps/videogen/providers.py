@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mulligan import Rule
-from videogen.rules import PACK, QUARTZ
-from videogen.settings import Retries, read_retries
+from mulligan.apps.videogen.rules import PACK, QUARTZ
+from mulligan.apps.videogen.settings import Retries, read_retries
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Any, cast
 
 from mulligan import Job
-from videogen.jobs import app
-from videogen.providers import BY_KIND, PROVIDERS, Provider
+from mulligan.apps.videogen.jobs import app
+from mulligan.apps.videogen.providers import BY_KIND, PROVIDERS, Provider
 
 SINCE = timedelta(days=7)
 CHANCES_TTL = 60  # seconds
+ENOUGH = 10  # tasks below which a share says too little
 REPORT_TTL = 5  # seconds; open pages request the report all the time
 MAX_TASKS = 1000  # tasks counted by the number of attempts they needed
 _cache: dict[str, tuple[float, Any]] = {}
@@ -55,6 +56,7 @@ def provider_report(provider: Provider) -> dict[str, Any]:
         "failureRate": numbers.permanent_failure.value,
         "attemptsPerTask": numbers.amplification,
         "retrySuccessRate": numbers.retry_success.value,
+        "retrySuccess": share_view(numbers.retry_success),
         "retrySuccessByAttempt": {
             attempt: {"succeeded": succeeded, "of": total}
             for attempt, (succeeded, total) in sorted(by_attempt.items())
@@ -80,20 +82,35 @@ def count_attempts_needed(provider: Provider) -> dict[int, int]:
 
 
 def estimate_chance(job: Job) -> dict[str, Any] | None:
-    """Return the share of tasks with the same failure that succeeded at the next attempt."""
+    """Return how many tasks with the same failure succeeded at the next attempt.
+
+    The interval (95 %) tells how much that says about this task.
+    """
     if job.error is None:
         return None
     matching = [
-        item
-        for item in load_chances(BY_KIND[job.kind])
-        if (item.code, item.cls) == (job.error["code"], job.error["class"])
-        and item.attempt <= job.failures + 1
+        cell
+        for cell in load_cells(BY_KIND[job.kind])
+        if (cell.code, cell.cls) == (job.error["code"], job.error["class"])
+        and cell.attempt <= job.failures + 1
     ]
-    last = max(matching, key=lambda item: item.attempt, default=None)
-    return {"share": round(last.chance.mean, 2), "of": last.chance.trials} if last else None
+    last = max(matching, key=lambda cell: cell.attempt, default=None)
+    return None if last is None else share_view(last.success)
 
 
-def load_chances(provider: Provider) -> Any:
+def load_cells(provider: Provider) -> Any:
     return cached(
-        provider.kind, CHANCES_TTL, lambda: app.insight(SINCE, kind=provider.kind).numbers.chances
+        provider.kind, CHANCES_TTL, lambda: app.insight(SINCE, kind=provider.kind).numbers.cells
     )
+
+
+def share_view(share: Any) -> dict[str, Any]:
+    """Return a share with its interval and the numbers it was computed from."""
+    return {
+        "share": None if share.value is None else round(share.value, 3),
+        "low": round(share.low, 3),
+        "high": round(share.high, 3),
+        "succeeded": share.part,
+        "of": share.whole,
+        "enough": share.whole >= ENOUGH,
+    }

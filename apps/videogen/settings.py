@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mulligan import Exponential, Policy
 
@@ -54,11 +55,18 @@ class Settings:
     folder: str = "videos"
     webhooks: Mapping[str, Hook] = field(default_factory=dict)  # by owner
     private_webhooks: bool = False  # webhooks may reach this host and its network
+    manual_retries: int = 60  # per owner and hour
+    alert_email: str = ""
+    alert_webhook: str = ""
 
     @property
-    def worker(self) -> dict[str, str]:
-        """Mulligan's variables for the worker: how often it polls for due tasks."""
-        return {"MULLIGAN_WORKER__POLL": f"{self.check_interval:g}"}
+    def mulligan(self) -> dict[str, Any]:
+        """Settings of Mulligan that worker, web and demo obey."""
+        return {"worker.poll": self.check_interval}
+
+    @property
+    def has_alert_channel(self) -> bool:
+        return bool(self.alert_email or self.alert_webhook)
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -81,6 +89,11 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         private_webhooks=_read_switch(
             environ, "PrivateWebhooks", default=defaults.private_webhooks
         ),
+        manual_retries=int(
+            _read_number(environ, "ManualRetriesPerHour", defaults.manual_retries, minimum=0)
+        ),
+        alert_email=environ.get(f"{PREFIX}AlertEmail", ""),
+        alert_webhook=environ.get(f"{PREFIX}AlertWebhook", ""),
     )
 
 
@@ -89,25 +102,21 @@ def read_retries(
 ) -> Retries:
     """Read the retry settings of a provider.
 
-    Precedence: set for this provider, then the provider's strategy where it differs from the
-    default, then set for all.
+    Precedence: the variable of this provider, the variable of all providers, the provider's own
+    strategy.
     """
-    defaults = Retries()
-    retries = read_settings(environ).enable_retries
 
-    def number(name: str, specific: float, default: float, minimum: float) -> float:
-        general = specific if specific != default else _read_number(environ, name, default, minimum)
+    def number(name: str, default: float, minimum: float) -> float:
+        general = _read_number(environ, name, default, minimum)
         return _read_number(environ, f"Providers__{provider}__{name}", general, minimum)
 
-    limit = int(number("MaxRetries", strategy.max_retries, defaults.max_retries, 0))
-    general = strategy.budget
-    if strategy.budget == defaults.budget:
-        general = environ.get(f"{PREFIX}RetryBudget", defaults.budget)
+    limit = int(number("MaxRetries", strategy.max_retries, 0))
+    general_budget = environ.get(f"{PREFIX}RetryBudget", strategy.budget)
     return Retries(
-        max_retries=limit if retries else 0,
-        base_delay=number("BaseDelaySeconds", strategy.base_delay, defaults.base_delay, 0.001),
-        max_delay=number("MaxDelaySeconds", strategy.max_delay, defaults.max_delay, 0.001),
-        budget=environ.get(f"{PREFIX}Providers__{provider}__RetryBudget", general),
+        max_retries=limit if read_settings(environ).enable_retries else 0,
+        base_delay=number("BaseDelaySeconds", strategy.base_delay, 0.001),
+        max_delay=number("MaxDelaySeconds", strategy.max_delay, 0.001),
+        budget=environ.get(f"{PREFIX}Providers__{provider}__RetryBudget", general_budget),
     )
 
 

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from mulligan import Job, State
-from videogen.jobs import app, video_of
-from videogen.providers import BY_KIND
-from videogen.report import estimate_chance
+from mulligan.apps.videogen.jobs import app, format_time, video_of
+from mulligan.apps.videogen.providers import BY_KIND
+from mulligan.apps.videogen.report import estimate_chance
 
 STATUS = {
     State.QUEUED: "pending",
@@ -23,9 +23,17 @@ PREFIX = "task_"
 
 
 def task(job: Job) -> dict[str, Any]:
+    """Return a job as this API shows it."""
     provider = BY_KIND[job.kind]
     status = STATUS[job.state]
     failed = job.state is State.DEAD
+    is_final = failed and job.error and job.error["class"] in NOT_RETRYABLE
+    error_code = None
+    if job.error and (failed or job.failures):
+        error_code = job.error["code"]
+    video = None
+    if status == "succeeded":
+        video = f"/v1/videos/generations/tasks/{PREFIX}{job.id}/content"
     return {
         "taskId": PREFIX + job.id,
         "status": status,
@@ -33,33 +41,24 @@ def task(job: Job) -> dict[str, Any]:
         "prompt": job.payload["prompt"],
         "provider": provider.name,
         "progress": 1 if status == "succeeded" else job.progress,
-        "retryCount": retry_count(job),
+        "retryCount": job.retries,
         "maxRetries": max_retries(job),
-        "isRetryable": not (failed and job.error and job.error["class"] in NOT_RETRYABLE),
-        "nextRetryAt": format_time(job.next_retry_at)
-        if status == "pending" and job.failures
-        else None,
+        "isRetryable": not is_final,
+        "nextRetryAt": optional_time(job.next_retry_at) if job.phase == "backing_off" else None,
         "error": describe_error(job),
-        "errorCode": job.error["code"] if job.error and (failed or job.failures) else None,
+        "errorCode": error_code,
         "estimatedChance": estimate_chance(job) if failed else None,
         "cost": round(job.cost or 0, 4),
         "createdAt": format_time(job.created_at),
-        "finishedAt": format_time(job.finished_at),
-        "video": f"/v1/videos/generations/tasks/{PREFIX}{job.id}/content"
-        if status == "succeeded"
-        else None,
+        "finishedAt": optional_time(job.finished_at),
+        "video": video,
     }
 
 
-def retry_count(job: Job) -> int:
-    """Return the number of started or scheduled retries. None followed the last failure."""
-    if job.state is State.DEAD and job.failures:
-        return job.failures - 1
-    return job.failures
-
-
 def max_retries(job: Job) -> int:
-    return BY_KIND[job.kind].retries.max_retries if job.max_retries is None else job.max_retries
+    if job.max_retries is not None:
+        return job.max_retries
+    return BY_KIND[job.kind].retries.max_retries
 
 
 def describe_error(job: Job) -> str | None:
@@ -75,19 +74,15 @@ def describe_error(job: Job) -> str | None:
     return None
 
 
-def format_time(at: datetime | None) -> str | None:
-    return at.isoformat(timespec="seconds").replace("+00:00", "Z") if at else None
+def optional_time(at: datetime | None) -> str | None:
+    return format_time(at) if at else None
 
 
 def list_tasks(owner: str | None, limit: int) -> list[dict[str, Any]]:
     """Return the newest tasks without the archived ones."""
-    states = ",".join(state.value for state in State if state is not State.CANCELLED)
-    return [
-        task(job)
-        for job in app.jobs.list(
-            f"kind:{','.join(BY_KIND)} state:{states}", owner=owner, limit=limit
-        )
-    ]
+    states = [state.value for state in State if state is not State.CANCELLED]
+    wanted = f"kind:{','.join(BY_KIND)} state:{','.join(states)}"
+    return [task(job) for job in app.jobs.list(wanted, owner=owner, limit=limit)]
 
 
 def archive(job: Job) -> None:

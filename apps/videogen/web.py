@@ -17,14 +17,16 @@ from pydantic import BaseModel, Field, field_validator
 from starlette.exceptions import HTTPException
 
 from mulligan import Job, State
+from mulligan.apps.videogen import tasks
+from mulligan.apps.videogen.jobs import KINDS, SETTINGS, app, video_of
+from mulligan.apps.videogen.providers import BY_KIND, BY_MODEL
+from mulligan.apps.videogen.report import report
+from mulligan.apps.videogen.settings import PREFIX
 from mulligan.core.errors import IllegalMove, MulliganError, NotFound
-from videogen import tasks
-from videogen.jobs import KINDS, app, video_of
-from videogen.providers import BY_KIND, BY_MODEL
-from videogen.report import report
 
 STATIC = Path(__file__).parent / "static"
 MAX_BODY = 16 * 1024
+HOUR = 3600
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; media-src blob:; base-uri 'none'; frame-ancestors 'none'"
@@ -32,14 +34,22 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+REFUSAL_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
 STATUS = tasks.STATUS
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 log = logging.getLogger("videogen.web")
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)  # uvicorn sets up only its own logs
     await run_in_threadpool(app.open)
+    if not SETTINGS.has_alert_channel:
+        log.warning(
+            "no channel receives alerts. Set %sAlertEmail or %sAlertWebhook.", *[PREFIX] * 2
+        )
     yield
     app.close()
 
@@ -64,8 +74,7 @@ def answer_refusal(_: Request, refusal: Refusal) -> JSONResponse:
     """Answer a refusal in the error format of such APIs."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     body = {"error": {"message": refusal.message, "type": kind, "code": refusal.code}}
-    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
-    return JSONResponse(body, refusal.status, headers)
+    return JSONResponse(body, refusal.status, REFUSAL_HEADERS.get(refusal.status))
 
 
 @web.exception_handler(RequestValidationError)
@@ -187,6 +196,7 @@ def show_task(job: OwnedTask) -> dict[str, Any]:
 @web.post("/v1/videos/generations/tasks/{task_id}/retry")
 def retry(job: OwnedTask, key: VirtualKey) -> dict[str, Any]:
     """Retry a failed task at once, with all its automatic retries restored."""
+    refuse_too_many_retries(key.owner)
     try:
         retried = app.jobs.retry(job.id, owner=key.owner, reason=f"requested with key {key.id}")
     except IllegalMove:
@@ -198,6 +208,17 @@ def retry(job: OwnedTask, key: VirtualKey) -> dict[str, Any]:
         **tasks.task(retried),
         "message": f"Retry scheduled; up to {limit} more follow by themselves.",
     }
+
+
+def refuse_too_many_retries(owner: str | None) -> None:
+    """Raise Refusal (429) if an owner retried too many tasks within an hour."""
+    limit = SETTINGS.manual_retries
+    if owner is None or not limit:  # a key for all owners, or no limit
+        return
+    recent = app.events.list(type="job.retried", owner=owner, since=HOUR, limit=limit)
+    if len(recent) >= limit:
+        message = f"You retried {limit} tasks within an hour. Please wait."
+        raise Refusal(429, "too_many_retries", message)
 
 
 @web.delete("/v1/videos/generations/tasks/{task_id}", status_code=204)

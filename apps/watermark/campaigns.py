@@ -1,18 +1,14 @@
-"""Campaigns and their tokens: publish, show, retry, download."""
+"""Campaigns and their tokens: publish, retry, download."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import or_, select, update
 
-from mulligan import Job
+from mulligan.apps.watermark.data import Campaign, Session, Token, now
+from mulligan.apps.watermark.jobs import app, watermark
 from mulligan.core.errors import IllegalMove
-from watermark.data import Campaign, Session, Token, now
-from watermark.jobs import app, watermark
-from watermark.rules import MAX_RETRIES, RETRIES
 
 
 class Refused(Exception):
@@ -58,131 +54,16 @@ def resume(session: Session) -> None:
             campaign.state = "EXPIRED"
 
 
-# --- What the pages show -------------------------------------------------------------------------
-@dataclass(frozen=True)
-class TokenView:
-    id: str
-    recipient: str
-    status: str
-    percent: int
-    retry_count: int
-    max_retries: int
-    error: str
-    next_retry_at: datetime | None
-    started_at: datetime | None
-    completed_at: datetime | None
-    downloads: int
-    generation: int
-
-    @property
-    def failed(self) -> bool:
-        return self.status == "FAILED"
-
-
-@dataclass(frozen=True)
-class CampaignView:
-    id: str
-    name: str
-    state: str
-    counts: dict[str, int]  # total, completed, failed, pending, running
-
-    @property
-    def has_failures(self) -> bool:
-        return self.state in ("PARTIAL", "FAILED")
-
-
-def campaign_view(campaign: Campaign) -> CampaignView:
-    """Build the view of a campaign. After publishing, the batch has the state and the counts."""
-    if not campaign.batch_id:
-        counts = {
-            "total": len(campaign.tokens),
-            "completed": 0,
-            "failed": 0,
-            "pending": 0,
-            "running": 0,
-        }
-        return CampaignView(campaign.id, campaign.name, campaign.state, counts)
-    batch = app.batches.get(campaign.batch_id)
-    batch_counts = batch.counts
-    counts = {
-        "total": batch_counts.total,
-        "completed": batch_counts.succeeded,
-        "failed": batch_counts.dead + batch_counts.cancelled,
-        "pending": batch_counts.queued + batch_counts.parked,
-        "running": batch_counts.running,
-    }
-    return CampaignView(campaign.id, campaign.name, batch.state.upper(), counts)
-
-
-def token_views(campaign: Campaign, state: str) -> list[TokenView]:
-    jobs = _load_jobs_by_token(campaign.batch_id) if campaign.batch_id else {}
-    views = [_token_view(token, jobs.get(token.id), state) for token in campaign.tokens]
-    return sorted(views, key=lambda view: (view.recipient, view.id))
-
-
-def token_view(token: Token, state: str) -> TokenView:
-    return _token_view(token, app.jobs.get(token.job_id) if token.job_id else None, state)
-
-
-def _load_jobs_by_token(batch_id: str) -> dict[str, Job]:
-    jobs: dict[str, Job] = {}
-    cursor: Any = None
-    while True:
-        page: Any = app.batches.members(batch_id, limit=200, before=cursor)
-        jobs |= {job.payload["token"]: job for job in page}
-        cursor = page.cursor
-        if cursor is None:
-            return jobs
-
-
-def _token_view(token: Token, job: Job | None, state: str) -> TokenView:
-    status = _status(token, job, state)
-    return TokenView(
-        id=token.id,
-        recipient=token.recipient.name,
-        status=status,
-        percent=round(100 * (job.progress or 0)) if job and status == "PROCESSING" else 0,
-        retry_count=_retry_count(job) if job else 0,
-        max_retries=MAX_RETRIES if job is None or job.max_retries is None else job.max_retries,
-        error=str((job.error or {}).get("message", "")) if job else "",
-        next_retry_at=job.next_retry_at if job and job.phase == "backing_off" else None,
-        started_at=job.started_at if job and status != "PENDING" else None,
-        completed_at=job.finished_at if job else None,
-        downloads=token.downloads,
-        generation=job.generation if job else 0,
-    )
-
-
-def _status(token: Token, job: Job | None, state: str) -> str:
-    if state == "EXPIRED":
-        return "EXPIRED"
-    if job is None or job.state in ("queued", "parked"):
-        return "PENDING"
-    if job.state == "running":
-        return "PROCESSING"
-    if job.state != "succeeded":
-        return "FAILED"
-    limit = token.campaign.max_downloads
-    return "ACTIVE" if limit is None or token.downloads < limit else "CONSUMED"
-
-
-def _retry_count(job: Job) -> int:
-    """Return how often the copy was retried. No retry followed the failure that ended the job."""
-    lost = job.losses > (RETRIES.max_losses or 0)
-    ended_by_failure = job.state == "dead" and not lost and job.failures > 0
-    return job.failures - 1 if ended_by_failure else job.failures
-
-
-# --- Actions ------------------------------------------------------------------------------------
 def retry(campaign: Campaign, token: Token) -> None:
     """Retry a failed copy. A second press is refused: the first one has already moved the job."""
-    if campaign_view(campaign).state == "EXPIRED":
+    if campaign.batch_id and app.batches.get(campaign.batch_id).state == "expired":
         raise Refused("The campaign has expired: the copy could not be downloaded any more.")
     job = app.jobs.get(token.job_id) if token.job_id else None
     try:
         if job is None or job.state not in ("dead", "cancelled"):
             raise Refused("Token is not in a failed state.")
         app.jobs.retry(job.id, reason="retry button")
+        campaign.state = "PROCESSING"
     except IllegalMove:
         raise Refused("Token is not in a failed state.") from None
 

@@ -1,6 +1,7 @@
 """Tables of the application: accounts, assets, recipients, campaigns and tokens.
 
 The progress of a copy is stored in its job, and the outcome of a campaign in its batch.
+`campaigns.state` repeats the outcome for other readers of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from sqlalchemy import CheckConstraint, Engine, ForeignKey, UniqueConstraint, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from watermark.upgrade import upgrade
+from mulligan.apps.watermark.upgrade import upgrade
 
 STATES = ("DRAFT", "PROCESSING", "READY", "PARTIAL", "FAILED", "EXPIRED")
 
@@ -26,8 +27,12 @@ def new_id() -> str:
 
 
 def now() -> str:
-    """Return the time as text of a fixed width, so that texts sort as times do."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_time(datetime.now(UTC))
+
+
+def format_time(at: datetime) -> str:
+    """Return a time as text of a fixed width, so that texts sort as times do."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Base(DeclarativeBase):
@@ -71,11 +76,11 @@ class Campaign(Base):
     expires_at: Mapped[str | None]
     visible_wm: Mapped[int] = mapped_column(default=1)
     invisible_wm: Mapped[int] = mapped_column(default=1)
-    # Valid until the campaign is published; after that the batch has the state.
+    # After publishing it follows the batch, a moment later: pages read the batch.
     state: Mapped[str] = mapped_column(default="DRAFT")
     created_at: Mapped[str] = mapped_column(default=now)
     published_at: Mapped[str | None]
-    batch_id: Mapped[str | None]
+    batch_id: Mapped[str | None] = mapped_column(index=True)
     account: Mapped[Account] = relationship()
     asset: Mapped[Asset] = relationship()
     tokens: Mapped[list[Token]] = relationship(
@@ -93,9 +98,9 @@ class Token(Base):
     recipient_id: Mapped[str] = mapped_column(ForeignKey("recipients.id"))
     mark: Mapped[str] = mapped_column(unique=True, default=lambda: secrets.token_hex(4))
     downloads: Mapped[int] = mapped_column(default=0)
-    job_id: Mapped[str | None]
+    job_id: Mapped[str | None] = mapped_column(index=True)
     campaign: Mapped[Campaign] = relationship(back_populates="tokens")
-    recipient: Mapped[Recipient] = relationship()
+    recipient: Mapped[Recipient] = relationship(lazy="joined")
 
 
 # --- Files and database --------------------------------------------------------------------------
@@ -123,13 +128,9 @@ def engine(url: str) -> Engine:
 
 
 def build_engine(url: str) -> Engine:
-    new_engine = create_engine(
-        url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:")
-    )
+    url = url.replace("sqlite:", "sqlite+mulligan:").replace("postgresql:", "postgresql+psycopg:")
+    new_engine = create_engine(url)
     if new_engine.dialect.name == "sqlite":
-        event.listen(
-            new_engine,
-            "connect",
-            lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"),
-        )
+        pragma = "PRAGMA foreign_keys = ON"
+        event.listen(new_engine, "connect", lambda connection, _: connection.execute(pragma))
     return new_engine

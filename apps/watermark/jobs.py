@@ -8,17 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from mulligan import Context, Mulligan
-from watermark import mails, marks
-from watermark.data import Session, Token, copy_of, transaction
-from watermark.rules import ONCE, PACK, RETRIES
+from mulligan import Context, Event, Mulligan
+from mulligan.apps.watermark import mails, marks
+from mulligan.apps.watermark.data import Campaign, Session, Token, copy_of, transaction
+from mulligan.apps.watermark.rules import ONCE, PACK, RETRIES, STALL_SECONDS, TIME_LIMIT
 
-HALF_AN_HOUR = 1800
-PROGRAM = [sys.executable, str(Path(marks.__file__))]
+PROGRAM = [sys.executable, str(Path(marks.__file__)), f"--stall={STALL_SECONDS}"]
 
-app = Mulligan()
+app = Mulligan(name="watermark")
 app.queue("encode", concurrency=2)  # an encoder uses every core
 
 
@@ -31,29 +30,28 @@ def find_copy(token: str) -> str | None:
     return str(copy_of(token)) if copy_of(token).exists() else None
 
 
-@app.job(queue="encode", timeout=HALF_AN_HOUR, policy=RETRIES, rules=PACK.rules, done=find_copy)
+@app.job(queue="encode", timeout=TIME_LIMIT, policy=RETRIES, rules=PACK.rules, done=find_copy)
 def watermark(ctx: Context, token: str) -> str:
     """Make one recipient's copy. Every attempt starts at the first frame."""
     with db() as session:
         found = session.get_one(Token, token)
         source = Path(found.campaign.asset.path)
         switches = _switches(found)
-    total = marks.estimate_frames(source)
     draft = ctx.workdir / "copy.mp4"
 
     def report_progress(line: str) -> None:
-        if total and (frame := re.fullmatch(r"frame (\d+)", line.strip())):
-            ctx.progress(min(int(frame[1]) / total, 0.99))
+        if share := re.fullmatch(r"progress ([\d.]+)", line.strip()):
+            ctx.progress(min(float(share[1]), 0.99))
 
-    ctx.run([*PROGRAM, "embed", str(source), str(draft), *switches], on_line=report_progress)
+    ctx.progress(0.0)
+    ctx.run([*PROGRAM, str(source), str(draft), *switches], on_line=report_progress)
     return _deliver(draft, copy_of(token))
 
 
 def _switches(token: Token) -> list[str]:
     switches = []
     if token.campaign.visible_wm:
-        label = f"{token.recipient.name} {token.recipient.email}"
-        switches.append(f"--label={label}".strip())
+        switches.append(f"--label={token.recipient.name} {token.recipient.email}".strip())
     if token.campaign.invisible_wm:
         switches.append(f"--mark={token.mark}")
     return switches
@@ -68,10 +66,10 @@ def _deliver(draft: Path, target: Path) -> str:
     return str(target)
 
 
-@app.job(queue="detect", timeout=HALF_AN_HOUR, policy=ONCE, rules=PACK.rules)
+@app.job(queue="detect", timeout=TIME_LIMIT, policy=ONCE, rules=PACK.rules)
 def detect(ctx: Context, file: str) -> dict[str, str] | None:
     """Find the recipient of a leaked copy. Never retried: the page shows the failure."""
-    mark = ctx.run([*PROGRAM, "detect", file]).strip()
+    mark = ctx.run([*PROGRAM, file]).strip()
     with db() as session:
         return _find_owner_of_copy(session, mark, ctx.job.owner) if mark else None
 
@@ -81,6 +79,18 @@ def _find_owner_of_copy(session: Session, mark: str, account: str) -> dict[str, 
     if token is None or token.campaign.account_id != account:
         return None
     return {"token": token.id, "recipient": token.recipient.name, "campaign": token.campaign.name}
+
+
+@app.on("batch.*")
+def store_campaign_state(event: Event) -> None:
+    """Store the state of a campaign, for reports and programs that read the table.
+
+    It is read from the batch, so it is right in whatever order events are handled.
+    """
+    state = app.batches.get(str(event.batch_id)).state.upper()
+    with db() as session:
+        of_batch = Campaign.batch_id == event.batch_id
+        session.execute(update(Campaign).where(of_batch).values(state=state))
 
 
 mails.subscribe(app, db)

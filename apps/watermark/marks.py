@@ -1,4 +1,4 @@
-"""Mark a video or detect its mark: `python -m watermark.marks embed|detect …`, a program.
+"""Mark a video or detect its mark: the program `python marks.py SOURCE [TARGET --mark=…]`.
 
 The invisible mark is in the luma. In every 16 × 16 block, the difference in brightness between the
 left and the right half is moved to the nearest multiple of `STEP`: an even one for a 0, an odd one
@@ -11,11 +11,15 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import imageio_ffmpeg
 import numpy as np
@@ -35,11 +39,8 @@ class FfmpegFailed(SystemExit):
 
 
 def find_ffmpeg() -> str:
-    return (
-        os.environ.get("WATERMARK_FFMPEG")
-        or shutil.which("ffmpeg")
-        or imageio_ffmpeg.get_ffmpeg_exe()
-    )
+    installed = os.environ.get("WATERMARK_FFMPEG") or shutil.which("ffmpeg")
+    return installed or imageio_ffmpeg.get_ffmpeg_exe()
 
 
 # --- Bits ----------------------------------------------------------------------------------------
@@ -88,39 +89,36 @@ def count_votes(luma: np.ndarray) -> np.ndarray:
     difference = _brightness_difference(luma)
     bit_of_block = _bit_of_each_block(difference.shape).ravel()
     vote_of_block = -np.cos(np.pi * difference / STEP).ravel()
-    return np.stack(
-        [np.bincount(bit_of_block, vote_of_block, BITS), np.bincount(bit_of_block, minlength=BITS)]
-    )
+    sums = np.bincount(bit_of_block, vote_of_block, BITS)
+    return np.stack([sums, np.bincount(bit_of_block, minlength=BITS)])
 
 
 # --- Video ---------------------------------------------------------------------------------------
-class Video:
-    """A video decoded by ffmpeg, read frame by frame as YUV4MPEG2."""
+QUIET = ["-nostdin", "-hide_banner", "-loglevel", "error"]
+DAMAGED = "Invalid data found when processing input"  # ffmpeg's own sentence
+OnFrame = Callable[[float], None]  # called after each frame with the share that is done
 
-    def __init__(self, source: Path, overlay: Path | None = None) -> None:
+
+def _ignore(_: float) -> None: ...
+
+
+class Video:
+    """A video decoded by ffmpeg, read frame by frame as YUV4MPEG2.
+
+    With `strict`, damage anywhere in pictures or sound makes ffmpeg fail. Without it, ffmpeg
+    leaves out what it cannot read.
+    """
+
+    def __init__(self, source: Path, overlay: Path | None = None, *, strict: bool = False) -> None:
         even = "scale=trunc(iw/2)*2:trunc(ih/2)*2"
         graph = f"[0:v]{even}[v];[v][1:v]overlay=16:16" if overlay else f"[0:v]{even}"
         inputs = ["-i", str(source), *(["-i", str(overlay)] if overlay else [])]
-        self.process = subprocess.Popen(
-            [
-                find_ffmpeg(),
-                "-nostdin",
-                "-hide_banner",
-                "-loglevel",
-                "error",
-                *inputs,
-                "-filter_complex",
-                graph,
-                "-pix_fmt",
-                "yuv420p",
-                "-f",
-                "yuv4mpegpipe",
-                "pipe:1",
-            ],
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None  # noqa: S101 - a pipe was requested
-        self.stream: IO[bytes] = self.process.stdout
+        picture = ["-filter_complex", graph, "-pix_fmt", "yuv420p", "-f", "yuv4mpegpipe", "pipe:1"]
+        options = [*QUIET, "-xerror"] if strict else QUIET
+        sound = ["-map", "0:a?", "-f", "null", "-"] if strict else []
+        command = [find_ffmpeg(), *options, *inputs, *picture, *sound]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self.stream = cast("IO[bytes]", self.process.stdout)
         self.head = self.stream.readline()
         if not self.head:
             self.stream.close()
@@ -128,6 +126,7 @@ class Video:
         header_fields = {field[:1]: field[1:] for field in self.head.decode().split()[1:]}
         self.width = int(header_fields["W"])
         self.height = int(header_fields["H"])
+        self.rate = float(Fraction(header_fields["F"].replace(":", "/")))  # frames per second
 
     def frames(self) -> Iterator[tuple[np.ndarray, bytes]]:
         """Yield the luma of each frame as an array and its chroma as bytes."""
@@ -135,73 +134,78 @@ class Video:
         with self.process:
             while self.stream.readline():
                 raw = self.stream.read(size * 3 // 2)
-                yield (
-                    np.frombuffer(raw[:size], np.uint8).reshape(self.height, self.width),
-                    raw[size:],
-                )
+                luma = np.frombuffer(raw[:size], np.uint8).reshape(self.height, self.width)
+                yield luma, raw[size:]
         if self.process.returncode:
             raise FfmpegFailed(self.process.returncode)
 
 
-def embed(source: Path, target: Path, mark: str | None, label: str | None) -> None:
-    """Write a marked copy. `mark` is the invisible mark, `label` the text of the visible one."""
+def embed(
+    source: Path, target: Path, mark: str | None, label: str | None, on_frame: OnFrame = _ignore
+) -> None:
+    """Write a marked copy. `mark` is the invisible mark, `label` the text of the visible one.
+
+    Fails unless the copy is as long as the source: a file may end early without any other error.
+    """
+    seconds = measure_seconds(source)
     overlay = _overlay(label, target.with_suffix(".png")) if label else None
-    video = Video(source, overlay)
-    writer = subprocess.Popen(
-        [
-            find_ffmpeg(),
-            "-nostdin",
-            "-hide_banner",
-            "-loglevel",
-            "error",
-            "-y",
-            "-f",
-            "yuv4mpegpipe",
-            "-i",
-            "pipe:0",
-            "-i",
-            str(source),
-            "-map",
-            "0:v",
-            "-map",
-            "1:a?",
-            "-c:v",
-            "libx264",
-            "-preset",
-            "veryfast",
-            "-crf",
-            "20",
-            "-c:a",
-            "copy",
-            "-movflags",
-            "+faststart",
-            str(target),
-        ],
-        stdin=subprocess.PIPE,
-    )
-    assert writer.stdin is not None  # noqa: S101 - a pipe was requested
+    video = Video(source, overlay, strict=True)
+    size = source.stat().st_size
+    inputs = [
+        "-f",
+        "yuv4mpegpipe",
+        "-i",
+        "pipe:0",
+        "-i",
+        str(source),
+        "-map",
+        "0:v",
+        "-map",
+        "1:a?",
+    ]
+    encoder = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "20", "-c:a", "copy"]
+    output = [*encoder, "-movflags", "+faststart", str(target)]
+    command = [find_ffmpeg(), *QUIET, "-y", "-xerror", *inputs, *output]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    stream = cast("IO[bytes]", writer.stdin)
     bits = encode_mark(mark) if mark else None
-    try:
-        writer.stdin.write(video.head)
+    with suppress(BrokenPipeError):  # reported below, by the exit code
+        stream.write(video.head)
         for number, (luma, colours) in enumerate(video.frames(), 1):
             marked = luma if bits is None else embed_bits(luma, bits)
-            writer.stdin.write(b"FRAME\n" + marked.tobytes() + colours)
-            print(f"frame {number}", flush=True)
-        writer.stdin.close()
-    except BrokenPipeError:
-        pass  # reported below, by the exit code
+            stream.write(b"FRAME\n" + marked.tobytes() + colours)
+            on_frame(number / (seconds * video.rate) if seconds else 0)
+        stream.close()
     if code := writer.wait():
         raise FfmpegFailed(code)
+    if source.exists() and source.stat().st_size != size:
+        raise SystemExit(f"{DAMAGED}: its size changed while it was read")
+    copied = measure_seconds(target)
+    # Containers round times differently.
+    if copied < seconds - 0.1 - 2 / video.rate:
+        raise SystemExit(f"{DAMAGED}: only {copied:.2f} of {seconds:.2f} seconds could be read")
 
 
-def detect(source: Path) -> str | None:
-    """Return the invisible mark of a video, or None."""
+def measure_seconds(file: Path) -> float:
+    """Return how long a video is by its header. 0 means unknown."""
+    command = [find_ffmpeg(), "-nostdin", "-hide_banner", "-i", str(file)]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    found = re.search(r"Duration: (\d+):(\d+):([\d.]+), start: (-?[\d.]+)", output)
+    if not found:
+        return 0
+    hours, minutes, seconds, start = (float(part) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds - max(start, 0)
+
+
+def detect(source: Path, on_frame: OnFrame = _ignore) -> str | None:
+    """Return the invisible mark of a video, or None. A damaged copy may still have its mark."""
     sums = np.zeros(BITS)
     counts = np.zeros(BITS)
     for luma, _ in Video(source).frames():
         frame_sums, frame_counts = count_votes(luma)
         sums += frame_sums
         counts += frame_counts
+        on_frame(0)
     mean_votes = np.divide(sums, counts, out=np.zeros(BITS), where=counts > 0)
     if np.abs(mean_votes).mean() <= MIN_CERTAINTY:
         return None
@@ -216,34 +220,35 @@ def _overlay(label: str, file: Path) -> Path:
     return file
 
 
-def estimate_frames(source: Path) -> int:
-    """Estimate the number of frames, for the progress. 0 means unknown."""
-    output = subprocess.run(
-        [find_ffmpeg(), "-nostdin", "-hide_banner", "-i", str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stderr
-    length = re.search(r"Duration: (\d+):(\d+):([\d.]+)", output)
-    rate = re.search(r"([\d.]+) fps", output)
-    if not length or not rate:
-        return 0
-    hours, minutes, seconds = (float(part) for part in length.groups())
-    return round((hours * 3600 + minutes * 60 + seconds) * float(rate[1]))
-
-
+# --- Program -------------------------------------------------------------------------------------
 def main() -> None:
     parser = argparse.ArgumentParser(prog="watermark.marks")
-    parser.add_argument("what", choices=["embed", "detect"])
     parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path, nargs="?")
+    parser.add_argument("target", type=Path, nargs="?", help="without it, detect the mark")
     parser.add_argument("--mark")
     parser.add_argument("--label")
+    parser.add_argument("--stall", type=int, default=0, help="seconds without a frame; 0: no limit")
     arguments = parser.parse_args()
-    if arguments.what == "detect":
-        print(detect(arguments.source) or "")
+    if shutil.which(find_ffmpeg()) is None:
+        raise SystemExit(127)  # as the shell does
+    signal.signal(signal.SIGALRM, _end_stalled)
+    signal.alarm(arguments.stall)
+
+    def report(share: float) -> None:
+        signal.alarm(arguments.stall)  # replaces the alarm of the frame before
+        if arguments.target:
+            print(f"progress {share:.4f}", flush=True)
+
+    if arguments.target:
+        embed(arguments.source, arguments.target, arguments.mark, arguments.label, report)
     else:
-        embed(arguments.source, arguments.target, arguments.mark, arguments.label)
+        print(detect(arguments.source, report) or "")
+
+
+def _end_stalled(*_: object) -> None:
+    """End the program at once. Its ffmpeg may be unable to end, so it is not waited for."""
+    print("no frame for too long: timed out", file=sys.stderr, flush=True)
+    os._exit(124)  # as `timeout` does
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ def find_steps(folder: Path = STEPS) -> dict[int, Path]:
     for file in sorted(folder.glob("*.sql")):
         number = int(re.match(r"\d+", file.name)[0])  # type: ignore[index]
         if number in found:
-            both = f"{found[number].name} and {file.name}"
-            message = f"two steps have the number {number}: {both}. Rename one of them."
-            raise CannotUpgrade(message)
+            both = f"{found[number].name} and {file.name}. Rename one of them."
+            raise CannotUpgrade(f"two steps have the number {number}: {both}")
         found[number] = file
     return found
 
@@ -83,5 +82,5 @@ def _apply_step(connection: Connection, number: int, file: Path, *, run: bool) -
 
 
 def _statements(file: Path) -> list[str]:
-    without_comments = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
-    return [statement for statement in without_comments.split(";") if statement.strip()]
+    text = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
+    return [statement for statement in text.split(";") if statement.strip()]

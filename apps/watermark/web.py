@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-from fastapi import Depends, FastAPI, Form, HTTPException, Request, UploadFile
+from fastapi import Depends, FastAPI, Form, Header, HTTPException, Request, UploadFile
 from fastapi.responses import (
     FileResponse,
     HTMLResponse,
@@ -27,9 +25,8 @@ from fastapi.templating import Jinja2Templates
 from sqlalchemy import select
 from sqlalchemy.exc import DataError, DBAPIError
 
-from mulligan.core.errors import MulliganError, NotFound
-from watermark import campaigns
-from watermark.data import (
+from mulligan.apps.watermark import campaigns, live, views
+from mulligan.apps.watermark.data import (
     Account,
     Asset,
     Campaign,
@@ -40,11 +37,10 @@ from watermark.data import (
     files,
     new_id,
 )
-from watermark.jobs import app, db, detect
+from mulligan.apps.watermark.jobs import app, db, detect
+from mulligan.core.errors import MulliganError, NotFound
 
 HERE = Path(__file__).parent
-POLL_SECONDS = 0.5  # how often a live page polls for changes
-POLLS_PER_KEEPALIVE = 30  # polls without a change until a comment keeps the connection open
 KEY = re.compile(r"[\w-]{1,100}", re.ASCII)
 NO_NUL = r"^[^\x00]*$"
 pages = Jinja2Templates(HERE / "templates")
@@ -163,7 +159,7 @@ def list_campaigns(request: Request, session: DB, account: Owner) -> HTMLRespons
         .order_by(Campaign.created_at.desc())
     )
     assets = session.scalars(select(Asset).where(Asset.account_id == account.id)).all()
-    shown = [campaigns.campaign_view(campaign) for campaign in owned]
+    shown = [views.campaign_view(campaign) for campaign in owned]
     return render_page(request, "campaigns.html", account=account, campaigns=shown, assets=assets)
 
 
@@ -238,8 +234,8 @@ def show_campaign(request: Request, campaign: OwnedCampaign) -> HTMLResponse:
 def render_campaign(
     request: Request, campaign: Campaign, status: int = 200, flash: str = ""
 ) -> HTMLResponse:
-    view = campaigns.campaign_view(campaign)
-    token_views = campaigns.token_views(campaign, view.state)
+    view = views.campaign_view(campaign)
+    token_views = views.token_views(campaign, view.state)
     return render_page(
         request,
         "campaign_detail.html",
@@ -253,10 +249,10 @@ def render_campaign(
 
 @web.get("/campaigns/{id}/tokens")
 def list_tokens(campaign: OwnedCampaign) -> dict[str, Any]:
-    view = campaigns.campaign_view(campaign)
+    view = views.campaign_view(campaign)
     return {
         **asdict(view),
-        "tokens": [asdict(token) for token in campaigns.token_views(campaign, view.state)],
+        "tokens": [asdict(token) for token in views.token_views(campaign, view.state)],
     }
 
 
@@ -279,58 +275,26 @@ def retry(request: Request, campaign: OwnedCampaign, token: OwnedToken) -> Respo
 
 
 # --- Live updates --------------------------------------------------------------------------------
+LastEvent = Annotated[int | None, Header(alias="Last-Event-ID")]
+
+
 @web.get("/campaigns/{id}/events")
-def campaign_events(campaign: OwnedCampaign) -> StreamingResponse:
-    return stream(campaign.id, None)
+def campaign_events(campaign: OwnedCampaign, last_event_id: LastEvent = None) -> Response:
+    return stream(campaign, None, last_event_id)
 
 
 @web.get("/campaigns/{id}/tokens/{tokenID}/events")
-def token_events(campaign: OwnedCampaign, token: OwnedToken) -> StreamingResponse:
-    return stream(campaign.id, token.id)
+def token_events(
+    campaign: OwnedCampaign, token: OwnedToken, last_event_id: LastEvent = None
+) -> Response:
+    return stream(campaign, token, last_event_id)
 
 
-def stream(campaign: str, token: str | None) -> StreamingResponse:
-    return StreamingResponse(stream_changes(campaign, token), media_type="text/event-stream")
-
-
-async def stream_changes(campaign: str, token: str | None) -> AsyncIterator[str]:
-    """Yield an event for every change. A new connection first gets the state of everything."""
-    before: dict[str, Any] = {}
-    quiet = 0
-    while True:
-        after = await asyncio.to_thread(load_views, campaign, token)
-        for key in after:
-            if after[key] != before.get(key):
-                quiet = 0
-                for event, body in events_of_change(key, before.get(key), after[key]):
-                    yield format_event(event, body)
-        before = after
-        quiet += 1
-        if quiet % POLLS_PER_KEEPALIVE == 0:
-            yield ": still here\n\n"
-        await asyncio.sleep(POLL_SECONDS)
-
-
-def load_views(campaign: str, token: str | None) -> dict[str, Any]:
-    with db() as session:
-        found = session.get_one(Campaign, campaign)
-        view = campaigns.campaign_view(found)
-        rows = campaigns.token_views(found, view.state)
-    return {"campaign": view, **{row.id: row for row in rows if token in (None, row.id)}}
-
-
-def events_of_change(key: str, before: Any, after: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    if key == "campaign":
-        yield "campaign", asdict(after)
-        return
-    was_failed = before is not None and before.failed and before.generation == after.generation
-    if before is not None and after.failed and not was_failed:
-        yield "token_failed", {"token_id": after.id, "error": after.error}
-    yield "token", {**asdict(after), "token_id": after.id}
-
-
-def format_event(event: str, body: dict[str, Any]) -> str:
-    return f"event: {event}\ndata: {json.dumps(body, default=str)}\n\n"
+def stream(campaign: Campaign, token: Token | None, after: int | None) -> Response:
+    if campaign.batch_id is None:
+        return Response(status_code=204)  # nothing happens in a draft: do not connect again
+    frames = live.follow(campaign, token, after)
+    return StreamingResponse(frames, media_type="text/event-stream")
 
 
 # --- Recipients ----------------------------------------------------------------------------------
@@ -339,8 +303,8 @@ def download_copy(tokenID: str, session: DB) -> FileResponse:  # noqa: N803 - pa
     token = session.get(Token, tokenID)
     if token is None:
         raise HTTPException(404, "There is no such link.")
-    state = campaigns.campaign_view(token.campaign).state
-    status = campaigns.token_view(token, state).status
+    state = views.campaign_view(token.campaign).state
+    status = views.token_view(token, state).status
     if status in ("CONSUMED", "EXPIRED"):
         raise HTTPException(410, f"This link is {status.lower()}.")
     if status != "ACTIVE" or not copy_of(token.id).exists():

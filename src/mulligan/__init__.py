@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Retry,
         Snooze,
     )
+    from mulligan.core.event import Event
     from mulligan.core.job import Job, State, Unique
     from mulligan.failures.capture import classify
     from mulligan.failures.redact import redact
@@ -59,6 +60,7 @@ _NAMES_BY_MODULE = {
         "Snooze",
     ),
     "mulligan.core.attempt": ("Failure",),
+    "mulligan.core.event": ("Event",),
     "mulligan.core.job": ("Job", "State", "Unique"),
     "mulligan.notifications.apprise": ("Apprise",),
     "mulligan.notifications.email": ("Email",),
@@ -77,6 +79,7 @@ __all__ = [
     "Cancel",
     "Context",
     "Email",
+    "Event",
     "Exponential",
     "Fail",
     "Failure",

@@ -1,4 +1,4 @@
-"""Settings and their reader: defaults, then mulligan.toml, then the environment, then flags.
+"""Settings and their reader: defaults, then code, mulligan.toml, the environment and flags.
 
 The description of each setting is printed in docs/reference/settings.md. Invalid values are refused
 at start with the name of the setting, and an unknown name gets a suggestion. `origin_of` remembers
@@ -8,9 +8,10 @@ where each value came from, for `mulligan doctor`.
 from __future__ import annotations
 
 import difflib
+import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -27,17 +28,39 @@ from pydantic import (
 )
 
 from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.core.durations import parse_seconds
 from mulligan.core.errors import ConfigError
-
-ENV_PREFIX = "MULLIGAN_"
-DEFAULT_FILE = "mulligan.toml"
-DEFAULT_URL = "sqlite:///mulligan.db"
-# Variables of the environment that other parts of Mulligan read. They are no settings.
-OTHER_VARIABLES = ("MULLIGAN_ATTEMPT", "MULLIGAN_CONFIG", "MULLIGAN_TEST_")
+from mulligan.core.format import parse_size
+from mulligan.core.settings import (
+    DEFAULT_SCHEMA,
+    DEFAULT_URL,
+    PASSED_SETTINGS,
+    Layer,
+    flatten,
+    nest,
+    origin_of_layer,
+    outside_layers,
+    put_value,
+    variable_name,
+)
 
 SECRET_SETTINGS = ("mail.password",)  # values that are never shown
+# Settings of an app that are not stored in its manifest: secrets, and where the manifest is.
+UNPUBLISHED_SETTINGS = (
+    *SECRET_SETTINGS,
+    "database_url",
+    "listen_url",
+    "schema_name",
+    "release",
+    "worker.state_dir",
+)
 # Variables that are removed from the environment of programs that jobs start.
-PRIVATE_VARIABLES = ("MULLIGAN_DATABASE_URL", "MULLIGAN_LISTEN_URL", "MULLIGAN_MAIL__PASSWORD")
+PRIVATE_VARIABLES = (
+    "MULLIGAN_DATABASE_URL",
+    "MULLIGAN_LISTEN_URL",
+    "MULLIGAN_MAIL__PASSWORD",
+    PASSED_SETTINGS,
+)
 
 DAY = 86_400.0
 RETRYABLE_CLASSES = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
@@ -55,6 +78,35 @@ def _no_bool(value: Any) -> Any:
         message = "must be a number, not true or false"
         raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
     return value
+
+
+def _to_seconds(value: Any) -> Any:
+    """Convert a timedelta, or a text such as `90d`. Other values are left to the next check."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _parse_seconds(value)
+    return _no_bool(value)
+
+
+def _parse_seconds(text: str) -> float:
+    seconds = parse_seconds(text)
+    try:
+        return float(text) if seconds is None else seconds
+    except ValueError:
+        message = "must be seconds, or a text such as 30s, 5m, 2h or 90d"
+        raise ValueError(message) from None
+
+
+def _to_bytes(value: Any) -> Any:
+    """Convert a text such as `500MB` or `2GiB` to bytes."""
+    if not isinstance(value, str):
+        return _no_bool(value)
+    size = parse_size(value)
+    if size is None:
+        message = "must be bytes, or a text such as 500MB or 2GiB"
+        raise ValueError(message)
+    return size
 
 
 def check_jitter(value: Any) -> Any:
@@ -99,13 +151,15 @@ def _class_problem(name: str) -> str:
     return f"unknown class {name!r}; classes that may be retried: {', '.join(RETRYABLE_CLASSES)}"
 
 
+# Durations: seconds, a timedelta, or a text such as `30s`, `5m`, `2h` and `90d`.
 Positive = Annotated[
-    float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)
+    float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)
 ]
 NotNegative = Annotated[
-    float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)
+    float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)
 ]
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
+Size = Annotated[int, BeforeValidator(_to_bytes), Field(ge=0, le=2**50)]
 Growth = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)]
 Jitter = Annotated[
     Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)],
@@ -198,6 +252,16 @@ class WorkerSection(Section):
     poll: Positive = Field(0.5, description="seconds between polls for work without a notification")
     concurrency: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)] = 10
     runners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=256)] = 1
+    max_jobs_per_runner: Count = Field(
+        0, description="jobs after which a runner is replaced by a new one; 0: never"
+    )
+    max_memory_per_runner: Size = Field(
+        0,
+        description=(
+            "memory, such as `500MB`, above which a runner is replaced by a new one (Linux); "
+            "0: never"
+        ),
+    )
     shutdown_grace: NotNegative = Field(
         30.0, description="seconds that running jobs may take to finish after SIGTERM"
     )
@@ -209,7 +273,7 @@ class WorkerSection(Section):
         description="seconds that other jobs may take to finish in a runner that will be killed",
     )
     unknown_kind_after: Positive = Field(
-        600.0, description="seconds after which a due job of an unknown kind is dead"
+        86_400.0, description="seconds after which a due job of an unknown kind is dead"
     )
     fast: bool = Field(
         True,
@@ -248,11 +312,16 @@ class RetentionSection(Section):
         ),
     )
     workers: Positive = 7 * DAY
+    logs: Positive = Field(
+        14 * DAY,
+        description="seconds that log records and stacks of failed attempts are stored",
+    )
     operations: Positive = Field(
         90 * DAY, description="seconds that finished operations are stored with their items"
     )
     records: Positive = Field(
-        365 * DAY, description="seconds that records of pruned jobs are stored"
+        365 * DAY,
+        description="seconds that records of pruned jobs are stored, and causes after a death",
     )
 
 
@@ -329,7 +398,7 @@ class MailSection(Section):
         ),
     )
     timeout: Annotated[
-        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(gt=0, le=60)
+        float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(gt=0, le=60)
     ] = Field(
         30.0,
         description="seconds for one mail, from connecting to the server's reply; at most 60",
@@ -391,6 +460,18 @@ class LimitSection(Section):
     )
 
 
+class BrandSection(Section):
+    """Name and look of the status pages that customers open."""
+
+    name: Annotated[str, Field(max_length=60)] = Field(
+        "", description="shown at the top of status pages; empty: no name"
+    )
+    color: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6})?$")] = Field(
+        "", description="accent colour of status pages, such as `#0a6847`"
+    )
+    logo: str = Field("", description="file of a logo for status pages: .svg, .png, .jpg or .webp")
+
+
 class WebSection(Section):
     """HTTP API and dashboard."""
 
@@ -417,6 +498,7 @@ class WebSection(Section):
     public_url: PublicUrl = Field(
         "", description="URL of the dashboard for people; messages link to it"
     )
+    brand: BrandSection = BrandSection.model_construct()
 
 
 class AlertSection(Section):
@@ -427,7 +509,7 @@ class AlertSection(Section):
         default=True, description="`false`: alerts report their actions but do not perform them"
     )
     every: Annotated[
-        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=300)
+        float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(ge=1, le=300)
     ] = Field(5.0, description="seconds between evaluations")
     rules: tuple[dict[str, Any], ...] = Field(
         (), description="changes of built-in alerts, by name, and your own alerts"
@@ -465,7 +547,7 @@ class Settings(Section):
     """All settings. Read once, at start."""
 
     database_url: str = DEFAULT_URL
-    schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = "mulligan"
+    schema_name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,39}$")] = DEFAULT_SCHEMA
     listen_url: str = Field(
         "", description="URL of a direct connection for LISTEN, if `database_url` is a pooler"
     )
@@ -473,6 +555,9 @@ class Settings(Section):
         default=True, description="send NOTIFY within callers' transactions"
     )
     release: str = ""
+    metrics_prefix: Annotated[str, Field(pattern=r"^([a-zA-Z_][a-zA-Z0-9_]{0,39})?$")] = Field(
+        "mulligan_", description="what the names of all metrics begin with; empty: nothing"
+    )
     retry: RetrySection = RetrySection.model_construct()
     worker: WorkerSection = WorkerSection.model_construct()
     retention: RetentionSection = RetentionSection.model_construct()
@@ -496,72 +581,97 @@ class Settings(Section):
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """Yield every setting as (dotted name, value)."""
-        yield from _flatten(self.model_dump())
+        yield from flatten(self.model_dump())
+
+    def with_values(self, values: Mapping[str, Any], origin: str) -> Settings:
+        """Return a copy with other values by dotted name."""
+        merged = {**dict(self.values()), **values}
+        return _build(nest(merged), {**self._origins, **dict.fromkeys(values, origin)})
+
+    def with_declared(self, declared: Mapping[str, Any], origin: str) -> Settings:
+        """Return a copy with an app's values for settings that nothing else has set.
+
+        Ignores names that this version does not know: the app may use a newer one.
+        """
+        unset = {name for name, _ in self.values()} - self._origins.keys()
+        new = {name: value for name, value in declared.items() if name in unset}
+        return self.with_values(new, origin) if new else self
+
+    def to_json(self) -> str:
+        """Return values and origins as JSON, for another process."""
+        return json.dumps({"values": dict(self.values()), "origins": self._origins})
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Return the settings that `to_json` wrote."""
+        passed = json.loads(text)
+        return _build(nest(passed["values"]), passed["origins"])
 
 
 # --- Reader ---
 
-Layer = tuple[str, Mapping[str, Any]]  # origin, nested values
+CODE = "code"  # origin of what an app declares: Mulligan(settings={"worker.lease": 30})
 
 
 def read_settings(
     flags: Mapping[str, Any] | None = None,
     *,
+    declared: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
+    flag_origin: str = "flag",
 ) -> Settings:
-    """Read the settings. `flags` have dotted names: {"worker.concurrency": 4}."""
-    environ = os.environ if environ is None else environ
-    set_flags = {name: value for name, value in (flags or {}).items() if value is not None}
-    layers = [
-        _read_file(file or _find_file(environ)),
-        _read_environment(environ),
-        ("flag", _nest(set_flags)),
-    ]
+    """Read the settings. `flags` have dotted names: {"worker.concurrency": 4}.
+
+    `declared` are those that an app declares in its code; file, environment and flags win.
+    """
+    outside = outside_layers(flags or {}, environ, file, flag_origin)
+    return _build(*_merge([(CODE, declared or {}), *outside]))
+
+
+def read_database_url(flags: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the database URL of flags, environment or file, and its origin.
+
+    Other settings are not validated: an app may declare what completes them.
+    """
+    merged, origins = _merge(outside_layers(flags, None, None, "flag"))
+    return merged.get("database_url", DEFAULT_URL), origins.get("database_url", "default")
+
+
+def check_declared(declared: Any) -> dict[str, Any]:
+    """Check the settings that an app declares. Return them by dotted name as JSON values.
+
+    They must be valid by themselves, so that no variable can hide a mistake in the code.
+    """
+    if not isinstance(declared, Mapping):
+        message = f"settings must be a dict such as {{'worker.lease': 30}}, not {declared!r:.80}"
+        raise ConfigError(message)
+    names = [name for name, _ in flatten(declared)]
+    values = dict(_build(*_merge([(CODE, declared)])).values())
+    try:
+        checked: dict[str, Any] = json.loads(json.dumps({name: values[name] for name in names}))
+    except (TypeError, ValueError) as error:
+        message = f"settings: {error}. Use texts, numbers, true, false, lists and dicts."
+        raise ConfigError(message) from None
+    return checked
+
+
+def _merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return nested values and the origin of each. Later layers win."""
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, values in layers:
-        for name, value in _flatten(values):
+        for name, value in flatten(values):
             _check_known(name, origin)
-            _put(merged, name, value)
-            origins[name] = f"{origin} {_variable(name)}" if origin == "environment" else origin
+            put_value(merged, name, value)
+            origins[name] = origin_of_layer(origin, name)
+    return merged, origins
+
+
+def _build(merged: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     settings = _validate(merged, origins)
     settings._origins.update(origins)  # noqa: SLF001 - only the reader knows them
     return settings
-
-
-def _find_file(environ: Mapping[str, str]) -> Path:
-    """Return the file to read. Only the default file may be missing."""
-    path = environ.get("MULLIGAN_CONFIG", "")
-    if path and not Path(path).exists():
-        message = f"{path}: no such file (from environment MULLIGAN_CONFIG)"
-        raise ConfigError(message)
-    return Path(path or DEFAULT_FILE)
-
-
-def _read_file(path: Path) -> Layer:
-    if not path.exists():
-        return (str(path), {})
-    import tomllib  # noqa: PLC0415 - often there is no file
-
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror}"
-        raise ConfigError(message) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        message = f"{path}: not valid TOML: {error}"
-        raise ConfigError(message) from error
-    return (str(path), values)
-
-
-def _read_environment(environ: Mapping[str, str]) -> Layer:
-    found = {}
-    for variable, value in environ.items():
-        if variable.startswith(ENV_PREFIX) and not variable.startswith(OTHER_VARIABLES):
-            name = variable.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-            found[name] = value
-    return ("environment", _nest(found))
 
 
 def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
@@ -608,7 +718,7 @@ def _check_known(name: str, origin: str) -> None:
         if cls not in RETRYABLE and f"{name}.".startswith(f"retry.classes.{cls}."):
             message = f"{name}: class {cls} is never retried, so it has no settings (from {origin})"
             raise ConfigError(message)
-    spell = _variable if origin == "environment" else str
+    spell = variable_name if origin == "environment" else str
     message = f"{spell(name)}{_suggest(name, names, origin, spell)}"
     raise ConfigError(message)
 
@@ -623,36 +733,3 @@ def _suggest(name: str, names: list[str], origin: str, spell: Callable[[str], st
         return f": no such setting (from {origin}); did you mean {spell(similar[0])}?"
     sections = dict.fromkeys(known.partition(".")[0] for known in names)
     return f": no such setting (from {origin}); there are {', '.join(map(spell, sections))}"
-
-
-def _variable(name: str) -> str:
-    """Return the environment variable of a setting."""
-    return ENV_PREFIX + name.upper().replace(".", "__")
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, value) of nested values."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with dotted names as nested values."""
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        _put(nested, name, value)
-    return nested
-
-
-def _put(nested: dict[str, Any], name: str, value: Any) -> None:
-    *sections, last = name.split(".")
-    for section in sections:
-        inner: Any = nested.setdefault(section, {})
-        if not isinstance(inner, dict):
-            message = f"{name}: {section} is a value, not a section"
-            raise ConfigError(message)
-        nested = inner
-    nested[last] = value

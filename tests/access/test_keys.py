@@ -124,7 +124,7 @@ def test_expired_keys_and_idempotency_records_are_deleted(app):
     valid = app.keys.create("acme", "viewer")
     advance(app, 10)
     with app.store.begin() as tx:
-        assert AccessQueries(tx).claim_idempotency_key(valid.key.id, "one", "hash", before=0)
+        assert AccessQueries(tx).claim_idempotency_key(valid.key.id, "one", "hash", "claim", 0)
         RetentionQueries(tx).delete_old_api_keys(tx.now())
         assert RetentionQueries(tx).prune_stored_responses(tx.now() + SECOND, 10) == 1
         assert AccessQueries(tx).get_stored_response(valid.key.id, "one") is None
@@ -134,16 +134,31 @@ def test_expired_keys_and_idempotency_records_are_deleted(app):
 
 def test_an_idempotency_key_is_claimed_once_and_taken_over_after_a_timeout(app):
     with app.store.begin() as tx:
-        assert AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=0)
-        assert not AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=0)
-        assert not AccessQueries(tx).claim_idempotency_key(
-            "k", "one", "another", before=tx.now() + SECOND
-        )
-        assert AccessQueries(tx).claim_idempotency_key("k", "one", "hash", before=tx.now() + SECOND)
-        AccessQueries(tx).store_response("k", "one", 201, "{}")
-        assert not AccessQueries(tx).claim_idempotency_key(
-            "k", "one", "hash", before=tx.now() + SECOND
-        )
-        AccessQueries(tx).release_idempotency_key("k", "one")
-        assert AccessQueries(tx).get_stored_response("k", "one") == ("hash", 201, "{}")
-        assert AccessQueries(tx).claim_idempotency_key("another key", "one", "hash", before=0)
+        queries = AccessQueries(tx)
+        later = tx.now() + SECOND
+
+        def claim(name, before=0, key="k", request="hash"):
+            return queries.claim_idempotency_key(key, "one", request, name, before)
+
+        assert claim("first")
+        assert not claim("second")
+        assert not claim("second", later, request="another")
+        assert claim("second", later)
+        queries.store_response("first", 201, "of a request that lost its claim")
+        assert queries.get_stored_response("k", "one") == ("hash", None, "")
+        queries.store_response("second", 201, "{}")
+        assert not claim("third", later)
+        queries.release_idempotency_keys(["second"])
+        assert queries.get_stored_response("k", "one") == ("hash", 201, "{}")
+        assert claim("fourth", key="another key")
+
+
+def test_a_renewed_claim_is_not_taken_over(app):
+    with app.store.begin() as tx:
+        start = tx.now()
+        assert AccessQueries(tx).claim_idempotency_key("k", "one", "hash", "first", 0)
+    advance(app, 10)
+    with app.store.begin() as tx:
+        AccessQueries(tx).renew_idempotency_keys(["first"])
+        late = start + 5 * SECOND
+        assert not AccessQueries(tx).claim_idempotency_key("k", "one", "hash", "second", late)

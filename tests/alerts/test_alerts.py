@@ -6,8 +6,7 @@ import pytest
 
 from mulligan import Fail, Fixed, Kind, Mulligan, Policy
 from mulligan.alerts.chore import AlertChecker
-from mulligan.alerts.measures import MEASURES
-from mulligan.alerts.readings import Readings, build_count_cache
+from mulligan.alerts.measures import MEASURES, Readings, build_count_cache
 from mulligan.alerts.rules import AlertDefinition
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError, NotFound
@@ -280,7 +279,8 @@ def test_measures_match_the_counters_of_real_jobs(app):
         {"pay": 1},
         {"": 0},
     )
-    assert 0 < found["duration_p95"]["pay"] < 5
+    assert (found["dead_letters"], found["dead_letters_by_kind"]) == ({"": 1}, {"pay": 1})
+    assert 0 <= found["duration_p95"]["pay"] < 5
     assert found["retry_ratio"] == {"": 0.25}
     assert found["retry_cost"] == {"": 0.5}
 

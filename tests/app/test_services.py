@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import closing
 from functools import cached_property
 
 import pytest
 
+from mulligan import Mulligan
 from mulligan.app.aio import AsyncService
 from mulligan.app.services import Services, StoreServices
+from support.store import run_concurrently
 
 NAMES = [name for name, part in vars(Services).items() if isinstance(part, cached_property)]
 
@@ -34,6 +37,12 @@ def test_every_service_acts_in_the_name_of_its_actor(app, name):
     assert type(service) is type(getattr(app, name))
     assert getattr(service, "_actor", "cli:ann") == "cli:ann"
     assert getattr(getattr(app, name), "_actor", "python") == "python"
+
+
+def test_threads_that_use_an_app_at_once_share_one_store(store_url):
+    with closing(Mulligan(store_url)) as app:
+        stores = run_concurrently(*[lambda: app.store for _ in range(8)])
+        assert {id(store) for store in stores} == {id(app.store)}
 
 
 def test_a_method_of_a_service_runs_on_a_thread_when_awaited():

@@ -1,3 +1,5 @@
+"""`mulligan alerts`: thresholds, silences, and invalid rules."""
+
 from __future__ import annotations
 
 import json

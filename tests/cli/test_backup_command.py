@@ -1,3 +1,5 @@
+"""`mulligan backup` copies a live SQLite database."""
+
 from __future__ import annotations
 
 import os

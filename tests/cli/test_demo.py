@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from mulligan import Mulligan
+from mulligan import Mulligan, testing
 from mulligan.core.errors import MulliganError
 from mulligan.events.queries import EventQueries
 from support.waiting import until
@@ -96,3 +100,31 @@ def test_the_demo_shows_every_outcome_within_half_a_minute(start, store_url):
         until(all_present, PATIENCE)
     assert list(missing) == []
     assert demo.stop().code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE + 60)
+def test_the_demo_begins_with_a_day_of_history(tmp_path):
+    url = f"sqlite:///{tmp_path}/demo.db"
+    command = [sys.executable, "-m", "mulligan.cli.demo_feeder", "history"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "MULLIGAN_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    with closing(Mulligan(url)) as app:
+        oldest = app.jobs.list("", limit=1000)[-1]
+        causes = {group.code: group.state for group in app.failures.groups(history=True)}
+        insight = app.insight(timedelta(days=2))
+        clock = testing.now(app)
+        held = [kind.name for kind in app.kinds.list() if kind.held]
+
+    assert (done.stdout, done.stderr) == ("", "")
+    assert abs(datetime.now(UTC) - clock) < timedelta(seconds=30)
+    assert datetime.now(UTC) - oldest.created_at > timedelta(hours=5)
+    assert {"BAD_FILE", "PROGRAMMING_ERROR"} <= causes.keys()
+    assert held == []
+    assert insight.numbers.retry_success.whole > 50

@@ -1,3 +1,5 @@
+"""`mulligan deps`: list, open, close, probe and limit dependencies."""
+
 from __future__ import annotations
 
 import json
@@ -42,7 +44,7 @@ def test_list_shows_an_open_breaker_with_reason_and_next_probe(call, app, call_g
     (row,) = rows(call("deps", "list"))
     name, status, held, running, _, concurrency, _, _, mode, reason = row
     assert (name, running, concurrency, mode) == ("gateway", "0", "8", "hold")
-    assert status.startswith("open for ")
+    assert status.startswith("down for ")
     assert "next probe in " in status
     assert int(held) > 0
     assert "3 of 3 calls failed in the last 2 min" in reason
@@ -55,13 +57,13 @@ def test_open_and_close_record_actor_and_reason_and_print_the_next_command(call,
     call_gateway.enqueue(number=1)
     opened = call("deps", "open", "gateway", "--new", "--for", "2h", "--reason", "they told us")
     (row,) = rows(opened)
-    assert row[1] == "open for 0 s, closes in 2 h"
+    assert row[1] == "down for 0 s, up again in 2 h"
     assert row[2] == "1"
     assert row[-1].startswith("they told us (cli:")
     assert "mulligan deps close gateway" in opened.err
     closed = rows(call("deps", "close", "gateway", "--for", "1h"))
     assert closed[0][1].startswith("recovering at ")
-    assert closed[0][1].endswith(", kept closed for 1 h")
+    assert closed[0][1].endswith(", kept up for 1 h")
     assert app.dependencies.get("gateway").state == "ramping"
 
 
@@ -81,7 +83,7 @@ def test_an_unknown_key_is_not_found_and_not_created(call, app, call_gateway, ve
     call_gateway.enqueue(number=1)
     answer = call("deps", verb, "gatway", *(("--rate", "1/s") if verb == "set" else ()))
     assert answer.code == 3
-    assert "did you mean gateway?" in answer.err
+    assert "Did you mean gateway?" in answer.err
     assert [one.key for one in app.dependencies.list()] == ["gateway"]
 
 
@@ -89,13 +91,13 @@ def test_set_changes_one_limit_until_cleared(call, app, call_gateway):
     app.run_inline()
     call("deps", "set", "gateway", "--concurrency", "3", "--reason", "gently")
     (row,) = rows(call("deps", "set", "gateway", "--rate", "100/m", "--for", "1h"))
-    assert row[1] == "closed, limits set"
+    assert row[1] == "up, limits set"
     assert row[5:7] == ["3", "1.7 a second"]
     assert app.dependencies.get("gateway").set_until is not None
     record = json.loads(call("deps", "set", "gateway", "--concurrency", "none", "-o", "json").out)
     assert (record["concurrency"], record["set_by_hand"]) == (None, True)
     (row,) = rows(call("deps", "set", "gateway", "--clear"))
-    assert (row[1], row[5], row[6]) == ("closed", "8", "")
+    assert (row[1], row[5], row[6]) == ("up", "8", "")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""`mulligan doctor`: checks, settings with their origin, and exit codes."""
+
 from __future__ import annotations
 
 import json

@@ -1,8 +1,12 @@
+"""`mulligan enqueue`: arguments, options, and what is refused."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
+
+from mulligan import Unique
 
 
 def test_values_are_parsed_as_json_or_taken_as_text(call, app):
@@ -78,13 +82,29 @@ def test_bad_input_is_a_usage_error_and_writes_nothing(call, app, arguments, exp
     assert app.jobs.list() == []
 
 
-def test_an_unknown_kind_is_enqueued_with_a_warning_and_a_suggestion(call, app):
+def test_a_kind_that_no_worker_has_is_refused_with_a_suggestion(call, app):
     app.enqueue("add", {"a": 1, "b": 2})
     app.run_inline()
     answer = call("enqueue", "ad", "a=1")
+    assert answer.code == 2
+    assert "no recent worker has kind ad. Did you mean add?" in answer.err
+    assert "--force" in answer.err
+    assert app.jobs.count("kind:ad") == 0
+
+
+def test_force_enqueues_a_kind_that_no_worker_has(call, app):
+    app.enqueue("add", {"a": 1, "b": 2})
+    app.run_inline()
+    answer = call("enqueue", "ad", "a=1", "--force")
+    assert answer.code == 0
+    assert "The job waits 1 d for one." in answer.err
+    assert app.jobs.count("kind:ad") == 1
+
+
+def test_before_the_first_worker_any_kind_is_enqueued_with_a_warning(call, folder):
+    answer = call("enqueue", "ad", "a=1", "--database", f"sqlite:///{folder}/other.db")
     assert answer.code == 0
     assert "no recent worker has kind ad" in answer.err
-    assert "Did you mean add?" in answer.err
 
 
 def test_a_newly_created_file_is_reported(call, folder):
@@ -95,18 +115,30 @@ def test_a_newly_created_file_is_reported(call, folder):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "warning"),
+    ("pairs", "message"),
     [
-        (("a=1", "b=2"), ""),
-        (("a=1", "c=2"), "add lacks b and does not take c; it takes a, b"),
-        (("a=1",), "add lacks b; it takes a, b"),
+        (("a=1", "c=2"), "b: is missing"),
+        (("a=1", "b=2", "c=2"), "c: unknown; known: a, b"),
+        (("a=1", "b=two"), 'b: expected an integer, got "two"'),
     ],
 )
-def test_a_payload_that_does_not_fit_the_schema_is_reported(app, call, pairs, warning):
+def test_a_payload_that_does_not_fit_the_schema_is_refused(app, call, pairs, message):
     app.run_inline()  # so that the kinds are known
-    queued = call("enqueue", "add", *pairs)
-    assert queued.code == 0
-    assert ("warning" in queued.err, warning in queued.err) == (bool(warning), True)
+    answer = call("enqueue", "add", *pairs)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+    assert app.jobs.list() == []
+
+
+def test_a_unique_kind_is_unique_on_the_command_line(app, call):
+    @app.job(name="charge", unique=Unique(by="payload.order"))
+    def charge(order: int) -> None: ...
+
+    app.run_inline()
+    first = call("enqueue", "charge", "order=7")
+    twin = call("enqueue", "charge", "order=7")
+    assert (twin.code, twin.out) == (0, first.out)
+    assert "already holds this unique key" in twin.err
 
 
 def test_a_kind_that_accepts_any_field_causes_no_warning(app, call):
@@ -115,3 +147,16 @@ def test_a_kind_that_accepts_any_field_causes_no_warning(app, call):
 
     app.run_inline()
     assert "warning" not in call("enqueue", "open", "a=1").err
+
+
+def test_a_job_with_a_strange_character_can_be_listed(app, call):
+    job = app.enqueue("strange", {"text": "a\ud800b\x00"})
+    for arguments in (
+        ("list", "-o", "json"),
+        ("list",),
+        ("show", job.id),
+        ("show", job.id, "-o", "json"),
+    ):
+        answer = call("jobs", *arguments)
+        assert answer.code == 0, arguments
+        assert job.id[:8] in answer.out

@@ -1,3 +1,5 @@
+"""`mulligan events`: filters, output formats and following."""
+
 from __future__ import annotations
 
 import json

@@ -10,6 +10,7 @@ import pytest
 from mulligan.cli import completion as complete
 from mulligan.cli.failures import NO_FAILURES
 from mulligan.events.queries import EventQueries
+from mulligan.observability.event_counts import EventCounter
 
 
 @pytest.fixture
@@ -42,8 +43,9 @@ def test_list_shows_the_largest_group_first_and_prints_the_next_command(call, gr
         groups["BAD_FILE"].cls,
         "refuse",
     ]
-    assert first[-1] == "This file could not be read."
+    assert first[9:] == ["This file could not be read.", "moov atom 3", ""]
     assert second[2:6:3] == ["1", "crash"]
+    assert second[-2:][0] == "KeyError: 'secret key'"
     assert f"mulligan failures show {first[0]}" in answer.err
 
 
@@ -75,13 +77,15 @@ def test_the_short_name_in_the_table_is_enough(call, groups):
 def test_a_table_shows_a_sparkline(call, groups):
     out = call("failures", "list", "-o", "table").out
     head, first, *_ = out.splitlines()
-    assert head.split()[:4] == ["GROUP", "STATE", "COUNT", "CODE"]
-    assert first.split()[:4] == [groups["BAD_FILE"].fingerprint[:11], "new", "4", "BAD_FILE"]
+    assert head.split()[:4] == ["GROUP", "STATE", "COUNT", "LAST"]
+    assert first.split()[:3] == [groups["BAD_FILE"].fingerprint[:11], "new", "4"]
     assert "▁▁▁▁▁▁▁█" in first
     shown = call("failures", "show", groups["BAD_FILE"].fingerprint[:8], "-o", "table").out
     for expected in ("4", "refuse", "24 h", "14 d", "first seen", "This file could not be read."):
         assert expected in shown
-    assert "moov atom" not in shown
+    assert "cause       moov atom 3 · refuse\n" in shown
+    assert "KeyError: 'secret key' · crash" in out
+    assert "trace (private)" not in shown
 
 
 def test_show_agrees_with_jobs_list_and_prints_next_commands(call, groups):
@@ -136,7 +140,7 @@ def test_mute_resolve_and_reopen_record_actor_and_reason(call, app, groups):
 
 
 def test_an_unknown_or_ambiguous_group_is_not_found(call, groups):
-    for verb in ("show", "mute", "resolve", "reopen"):
+    for verb in ("show", "mute", "resolve", "reopen", "retry"):
         assert call("failures", verb, "v2-zzz").code == 3
     answer = call("failures", "show", "v2-")
     assert (answer.code, "begins more than one group" in answer.err) == (3, True)
@@ -162,3 +166,38 @@ def test_jobs_list_and_watch_accept_code_and_owner(call, groups):
     answer = call("jobs", "watch", "code:BAD_FILE")
     assert answer.code == 6
     assert "4" in answer.out
+
+
+def test_a_cause_for_which_a_kind_is_held_is_listed_although_no_job_is_dead(call, app):
+    for number in range(12):
+        app.enqueue("crash", {"text": "secret key"}, owner=f"owner{number % 3}")
+    app.run_inline()
+    for job in app.jobs.list("state:dead"):
+        app.jobs.discard(job.id, reason="not needed")
+    waiting = app.jobs.count("state:queued")
+    assert waiting > 0
+    answer = call("failures", "list", "-o", "table")
+    (row,) = answer.out.splitlines()[1:]
+    assert row.split()[1:3] == ["held", "0"]
+    assert f"crash is held, {waiting} wait" in row
+    (record,) = json.loads(call("failures", "list", "-o", "json").out)
+    assert record["held"] == {"crash": waiting}
+    shown = call("failures", "show", record["fingerprint"], "--private", "-o", "table")
+    assert "KeyError: 'secret key' · crash" in shown.out
+    assert "trace (private)" in shown.out
+    assert "mulligan kinds release crash" in shown.err
+
+
+def test_all_also_lists_causes_without_a_dead_job(call, app):
+    app.open()
+    counter = EventCounter(every=0)
+    counter.run_once(app.store)
+    app.enqueue("refuse", {"text": "moov atom"})
+    app.enqueue("crash", {"text": "secret key"})
+    app.run_inline()
+    counter.run_once(app.store)
+    for job in app.jobs.list("state:dead kind:refuse"):
+        app.jobs.discard(job.id, reason="not needed")
+    assert [row[3] for row in rows(call("failures", "list"))] == ["PROGRAMMING_ERROR"]
+    listed = {row[3]: row[2] for row in rows(call("failures", "list", "--all"))}
+    assert listed == {"PROGRAMMING_ERROR": "1", "BAD_FILE": "0"}

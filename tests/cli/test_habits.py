@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ ALL = dict(iterate_commands(cli))
 
 # --- Exit codes ---
 def test_every_exit_code_has_a_meaning_and_every_error_an_exit_code():
-    assert list(EXIT_CODE_MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 7, 130]
+    assert list(EXIT_CODE_MEANINGS) == [0, 1, 2, 3, 4, 5, 6, 7, 8, 130]
 
 
 @pytest.mark.parametrize(
@@ -172,3 +173,38 @@ def test_an_export_into_a_file_shows_progress(terminal, file_app, folder):
     assert len((folder / "jobs.jsonl").read_text().splitlines()) == 3
     assert "3/3" in answer.out
     assert "3 jobs" in answer.out
+
+
+# --- Fields, header, hints ---
+def test_json_prints_the_fields_that_are_named(call, file_app):
+    file_app.enqueue("ask", {}, owner="acme")
+    assert json.loads(call("jobs", "list", "--json", "kind,owner").out) == [
+        {"kind": "ask", "owner": "acme"}
+    ]
+    wrong = call("jobs", "list", "--json", "kind,onwer")
+    assert (wrong.code, "Did you mean 'owner'?" in wrong.err) == (2, True)
+    assert call("jobs", "list", "--json", "kind", "-o", "tsv").code == 2
+    lines = call("jobs", "list", "--json", "kind", "-o", "jsonl").out.splitlines()
+    assert lines == ['{"kind": "ask"}']
+
+
+def test_header_names_the_columns_of_tsv(call, file_app):
+    file_app.enqueue("ask", {})
+    header, row = call("jobs", "list", "--header").out.splitlines()
+    assert header.split("\t")[:4] == ["id", "state", "phase", "kind"]
+    assert row.split("\t")[3] == "ask"
+
+
+def test_an_unknown_option_that_looks_like_a_filter_says_how_to_write_it(call, file_app):
+    file_app.open()
+    wrong = call("jobs", "list", "--stat", "dead")
+    assert (wrong.code, "state:VALUE" in wrong.err) == (2, True)
+
+
+def test_retry_with_a_limit_takes_the_newest_jobs(call, file_app):
+    jobs = [file_app.enqueue("ask", {}) for _ in range(3)]
+    for job in jobs:
+        file_app.jobs.cancel(job.id)
+    call("jobs", "retry", "--filter", "state:cancelled", "--limit", "2")
+    assert [file_app.jobs.get(job.id).generation for job in jobs] == [1, 2, 2]
+    assert call("jobs", "retry", jobs[0].id, "--limit", "2").code == 2

@@ -1,3 +1,5 @@
+"""`mulligan init` writes an example that runs."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""`mulligan insight`: numbers, advice and output formats."""
+
 from __future__ import annotations
 
 import asyncio
@@ -68,7 +70,7 @@ def test_json_has_counts_and_value_of_every_share(call, past):
 def test_a_pipe_gets_tsv_rows(call, past):
     lines = [line.split("\t") for line in call("insight").out.splitlines()]
     assert lines[0][:3] == ["rate", "retry success", "0.5000"]
-    assert {line[0] for line in lines} == {"rate", "lately", "attempt", "wasted", "advice"}
+    assert {line[0] for line in lines} == {"rate", "recent", "attempt", "wasted", "advice"}
 
 
 def test_an_invalid_duration_is_refused(call, app):
@@ -125,4 +127,4 @@ def test_recent_rates_are_shown_if_workers_have_counted_them(call, past):
     assert (
         "  last 5 minutes  2 of 10, 6–51 % of attempts failed (20 %); 80 % were retries" in output
     ), output
-    assert json.loads(call("insight", "-o", "json").out)["lately"][1]["failed"]["value"] == 0.2
+    assert json.loads(call("insight", "-o", "json").out)["recent"][1]["failed"]["value"] == 0.2

@@ -1,8 +1,14 @@
+"""`mulligan jobs`: list, show, explain, watch and repair jobs."""
+
 from __future__ import annotations
 
 import json
+import logging
+import threading
 
 import pytest
+
+from mulligan import Context, Fixed, Policy
 
 ESC = "\x1b[31m"
 
@@ -44,8 +50,23 @@ def test_list_as_a_table_has_a_header_and_does_not_interpret_markup(call, app, m
     monkeypatch.setenv("COLUMNS", "200")
     app.enqueue("[red]evil[/red]")
     answer = call("jobs", "list", "-o", "table")
-    assert answer.out.split()[:3] == ["ID", "PHASE", "KIND"]
+    assert answer.out.split()[:3] == ["ID", "PHASE", "JOB"]
     assert "[red]" in answer.out
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_table_fits_its_terminal_and_cuts_nothing_without_a_mark(call, app, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    job = app.enqueue("add", {"a": 1, "b": 2})
+    app.enqueue("a_kind_with_a_long_name_that_nobody_can_read", {"a": "x" * 200})
+    answer = call("jobs", "list", "-o", "table")
+    lines = answer.out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    long, short = lines[1:]
+    assert "…" in long.removeprefix("…")
+    assert "add a 1 · b 2" in short
+    assert json.loads(call("jobs", "show", short.split()[0], "-o", "json").out)["id"] == job.id
 
 
 def test_list_takes_a_filter_and_a_limit(call, app, dead):
@@ -257,3 +278,42 @@ def test_json_escapes_terminal_control_characters(call, app):
     assert json.loads(answer.out.splitlines()[0])["payload"]["a"] == strange
     assert not {"\x9b", "\x7f", "\u202e"} & set(answer.out)
     assert "é 🎈" in answer.out
+
+
+# --- Log ---
+@pytest.fixture
+def logged(app):
+    @app.job(name="logs", policy=Policy(max_retries=1, backoff=Fixed(0)))
+    def logs(ctx: Context):
+        logging.getLogger("shop").warning("attempt %d password=hunter2", ctx.attempt)
+        raise ValueError("end")
+
+    return app.enqueue("logs")
+
+
+def test_show_prints_the_log_of_a_failed_attempt(call, app, logged):
+    app.run_inline()
+    assert call("jobs", "show", logged.id, "--log").out.endswith("attempt 2 password=[redacted]\n")
+    answer = call("jobs", "show", logged.id, "--log", "--attempt", "1", "-o", "json")
+    log = json.loads(answer.out)
+    assert (log["token"], log["stacks"]) == (1, "")
+    assert log["records"][0]["message"] == "attempt 1 password=[redacted]"
+
+
+def test_show_says_that_there_is_no_log(call, app, dead):
+    answer = call("jobs", "show", dead.id, "--log")
+    assert (answer.code, answer.out) == (3, "")
+    assert "A log is kept with attempts that failed" in answer.err
+    assert call("jobs", "show", dead.id, "--attempt", "1").code == 2
+
+
+def test_watch_prints_the_log_of_each_attempt_that_fails_meanwhile(call, app, logged):
+    worker = threading.Timer(0.5, app.run_inline)
+    worker.start()
+    answer = call("jobs", "watch", logged.id, "--log")
+    worker.join()
+    assert answer.code == 6
+    lines = answer.out.splitlines()
+    assert lines[0].endswith("attempt 1 password=[redacted]")
+    assert lines[1].endswith("attempt 2 password=[redacted]")
+    assert call("jobs", "watch", "state:dead", "--log").code == 2

@@ -86,7 +86,7 @@ BAD = {
     '{"payload": {}}': "not a job",
     '{"kind": "add", "payload": {"a": 1, "b": NaN}}': "not a line of JSON",
     '{"kind": "add", "payload": [1]}': "the payload of add is not an object",
-    '{"kind": "add", "payload": {"a": 1, "c": 2}}': "lacks b",
+    '{"kind": "add", "payload": {"a": 1, "c": 2}}': "b: is missing",
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "state": "succeeded"}': "only dead, parked and cancelled",
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "state": ["dead"]}': "only dead, parked and cancelled",
     '{"kind": "add", "payload": {"a": 1, "b": 2}, "priority": 77}': "priority must be",

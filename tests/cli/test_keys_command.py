@@ -1,3 +1,5 @@
+"""`mulligan keys`: create, list and revoke API keys."""
+
 from __future__ import annotations
 
 import json

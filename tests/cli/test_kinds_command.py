@@ -27,15 +27,15 @@ def rows(answer):
 
 def test_list_shows_held_kinds_first_with_reason_age_counts_and_sample(call, held):
     first, *others = rows(call("kinds", "list"))
-    assert first[:4] == ["crash", "held", "4", "0"]
-    assert first[4].endswith("ago")
-    assert first[5] == held[4].id
-    assert first[6].startswith("5 jobs of 2 owners died with PROGRAMMING_ERROR")
-    assert first[6].endswith("(guard)")
-    assert {row[1] for row in others} == {"open"}
+    assert first[:5] == ["crash", "held", "0", "4", "0"]
+    assert first[5].endswith("ago")
+    assert first[6] == held[4].id
+    assert first[7].startswith("5 jobs of 2 owners failed in a row with PROGRAMMING_ERROR")
+    assert first[7].endswith("(guard)")
+    assert {row[1] for row in others} == {"running"}
     assert [row[0] for row in rows(call("kinds", "list", "--held"))] == ["crash"]
     record = json.loads(call("kinds", "list", "--held", "-o", "json").out)[0]
-    assert (record["jobs"], record["owners"], record["ready"], record["job"]) == (
+    assert (record["jobs"], record["owners"], record["held_jobs"], record["job"]) == (
         5,
         2,
         4,
@@ -46,8 +46,11 @@ def test_list_shows_held_kinds_first_with_reason_age_counts_and_sample(call, hel
 
 
 def test_release_reopens_a_kind_and_prints_how_to_list_the_dead_jobs(call, app, held):
+    answer = call("kinds", "try", "crash", "--reason", "is it fixed?")
+    assert "held, trial waiting" in answer.out
+    assert "mulligan kinds release crash" in answer.err
     answer = call("kinds", "release", "crash", "--reason", "fixed")
-    assert rows(answer)[0][:3] == ["crash", "open", "4"]
+    assert rows(answer)[0][:3] == ["crash", "running", "4"]
     assert "mulligan jobs list kind:crash state:dead" in answer.err
     assert not app.kinds.get("crash").held
     assert call("jobs", "list", "kind:crash", "state:dead").out.count(held[0].id) == 1

@@ -29,3 +29,13 @@ def test_runbook_links_use_the_base_url_of_the_documentation(call):
 
 def test_an_unknown_argument_is_refused(call):
     assert call("metrics", "everything").code == 2
+
+
+def test_numbers_rules_and_dashboard_have_the_configured_prefix(call, app, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_METRICS_PREFIX", "shop_")
+    app.open()
+    assert "\nshop_workers" in call("metrics").out
+    for what in ("rules", "dashboard"):
+        output = call("metrics", what).out
+        assert "shop_job_ends_total" in output
+        assert "mulligan_" not in output

@@ -1,3 +1,5 @@
+"""`mulligan migrate` creates and upgrades the schema."""
+
 from __future__ import annotations
 
 import pytest

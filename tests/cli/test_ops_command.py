@@ -149,7 +149,7 @@ def test_failures_retry_and_jobs_with_a_filter_start_operations(call, app, dead)
 def test_ids_and_a_filter_cannot_be_combined(call, app, dead):
     for arguments in ((), (dead[0].id, "--filter", "state:dead")):
         answer = call("jobs", "retry", *arguments)
-        assert (answer.code, "not both" in answer.err) == (2, True)
+        assert (answer.code, "--filter FILTER" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""`mulligan policy`: show policies, test errors, back-test rules."""
+
 from __future__ import annotations
 
 import json

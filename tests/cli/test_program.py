@@ -1,3 +1,5 @@
+"""The program `mulligan`: help, exit codes, unknown commands, errors."""
+
 from __future__ import annotations
 
 import os
@@ -21,12 +23,30 @@ def test_help_lists_every_command_without_importing_it(folder):
     assert answer.stdout.rstrip().endswith("[]")
 
 
+# Lists start within 200 ms of CPU only without these: validation, event loop, rules and policies.
+NOT_FOR_LISTS = (
+    "pydantic",
+    "asyncio",
+    "rich",
+    "psycopg",
+    "fastapi",
+    "mulligan.config",
+    "mulligan.failures.matcher",
+    "mulligan.jobs.explain",
+    "mulligan.jobs.repair",
+    "mulligan.retries.policy",
+    "mulligan.worker.settle",
+)
+
+
 def test_a_command_imports_only_what_it_needs(file_app):
     file_app.enqueue("ask")
     for arguments, unwanted in (
         (["jobs", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
         (["jobs", "list", "--help"], ("pydantic", "rich", "apsw", "asyncio")),
-        (["jobs", "list", "-o", "tsv"], ("rich", "psycopg", "fastapi")),
+        (["jobs", "list", "-o", "tsv"], NOT_FOR_LISTS),
+        (["failures", "list", "-o", "tsv"], NOT_FOR_LISTS),
+        (["queues", "list", "-o", "tsv"], NOT_FOR_LISTS),
     ):
         heavy = f"[name for name in {unwanted!r} if name in sys.modules]"
         code = f"import sys, mulligan.cli; mulligan.cli.main({arguments!r}); print({heavy})"
@@ -34,6 +54,16 @@ def test_a_command_imports_only_what_it_needs(file_app):
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         )
         assert answer.stdout.rstrip().endswith("[]"), arguments
+
+
+def test_a_supervisor_does_not_load_the_built_in_rules():
+    unwanted = ("mulligan.failures.builtin", "mulligan.failures.text_facts")
+    code = "import sys, mulligan.worker.supervisor.main\n"
+    code += f"print([name for name in {unwanted!r} if name in sys.modules])"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == "[]\n", "runners classify; the rules take almost a megabyte"
 
 
 def test_loading_an_app_imports_no_database_code():
@@ -114,3 +144,27 @@ def test_a_closed_pipe_causes_no_traceback(app, folder):
     answer = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert answer.stderr == b""
+
+
+def test_a_command_uses_the_database_that_an_app_names_in_its_code(call, folder):
+    code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
+    (folder / "jobs.py").write_text(code)
+    assert call("--app", "jobs:app", "migrate").code == 0
+    assert (folder / "own.db").exists()
+    job = call("--app", "jobs:app", "enqueue", "add", "a=1", "b=2", "--force").out.strip()
+    assert job in call("--app", "jobs:app", "jobs", "list").out
+    assert "no database at" in call("jobs", "list").err  # nothing is left in the environment
+
+
+def test_outside_settings_win_over_the_database_of_the_app(call, folder):
+    code = (folder / "jobs.py").read_text().replace("Mulligan()", 'Mulligan("sqlite:///own.db")')
+    (folder / "jobs.py").write_text(code)
+    (folder / "mulligan.toml").write_text('database_url = "sqlite:///outside.db"\n')
+    assert call("--app", "jobs:app", "migrate").code == 0
+    assert (folder / "outside.db").exists()
+    assert not (folder / "own.db").exists()
+
+
+def test_an_app_that_cannot_be_loaded_is_named(call, folder):
+    refused = call("--app", "jobs:ap", "jobs", "list")
+    assert (refused.code, "cannot load jobs:ap" in refused.err) == (2, True)

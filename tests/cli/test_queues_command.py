@@ -1,3 +1,5 @@
+"""`mulligan queues`: list, pause, resume and limit queues."""
+
 from __future__ import annotations
 
 import json
@@ -17,14 +19,27 @@ def rows(answer):
 
 
 def test_list_shows_waiting_jobs_per_queue(call):
-    assert [row[:5] for row in rows(call("queues", "list"))] == [
-        ["default", "open", "1", "0", "0"],
-        ["mail", "open", "0", "1", "0"],
+    assert [row[:6] for row in rows(call("queues", "list"))] == [
+        ["default", "running", "1", "0", "0", "0"],
+        ["mail", "running", "0", "0", "1", "0"],
     ]
     assert [queue["ready"] for queue in json.loads(call("queues", "list", "-o", "json").out)] == [
         1,
         0,
     ]
+
+
+@pytest.mark.parametrize(
+    "command", [("queues", "pause"), ("queues", "set", "--rate", "5"), ("kinds", "hold")]
+)
+def test_a_name_that_nothing_uses_is_refused_unless_it_is_new(call, app, command):
+    app.enqueue("add", {"a": 1, "b": 2})
+    app.run_inline()
+    typo = {"queues": "defualt", "kinds": "ad"}[command[0]]
+    answer = call(*command, typo)
+    assert answer.code == 3
+    assert "--new" in answer.err
+    assert call(*command, typo, "--new").code == 0
 
 
 def test_pause_and_resume_record_actor_and_reason_and_print_the_next_command(call, app):
@@ -34,16 +49,16 @@ def test_pause_and_resume_record_actor_and_reason_and_print_the_next_command(cal
     assert row[-1].startswith("the relay is down (cli:")
     assert "mulligan queues resume mail" in paused.err
     assert app.queues.get("mail").paused
-    assert rows(call("queues", "resume", "mail"))[0][1] == "open"
+    assert rows(call("queues", "resume", "mail"))[0][1] == "running"
     assert not app.queues.get("mail").paused
 
 
 def test_set_changes_one_limit_until_cleared(call, app):
     call("queues", "set", "mail", "--concurrency", "3", "--reason", "gently")
-    assert rows(call("queues", "set", "mail", "--rate", "100/m"))[0][6:8] == ["3", "1.7 a second"]
+    assert rows(call("queues", "set", "mail", "--rate", "100/m"))[0][7:9] == ["3", "1.7 a second"]
     record = json.loads(call("queues", "set", "mail", "--concurrency", "none", "-o", "json").out)
     assert (record["concurrency"], record["set_by_hand"]) == (None, True)
-    assert rows(call("queues", "set", "mail", "--clear"))[0][1] == "open"
+    assert rows(call("queues", "set", "mail", "--clear"))[0][1] == "running"
     assert app.queues.get("mail").rate is None
 
 

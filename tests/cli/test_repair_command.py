@@ -94,7 +94,7 @@ INVALID = [
     (("--at", "2030-01-01T06:00"), 2, "time zone"),
     (("--set", "quality"), 2, "--set"),
     (("--set", "colour=red"), 2, "allows: quality, token [OVERRIDE_REFUSED]"),
-    (("--set", "quality=7"), 2, "quality: 7 is not of type 'string' [PAYLOAD_REFUSED]"),
+    (("--set", "quality=7"), 2, "quality: expected a string, got 7 [PAYLOAD_REFUSED]"),
     (("--priority", "99"), 2, "[OVERRIDE_REFUSED]"),
     (("--queue", "a b"), 2, "[OVERRIDE_REFUSED]"),
     (("--timeout", "0"), 2, "[OVERRIDE_REFUSED]"),

@@ -1,3 +1,5 @@
+"""`mulligan schedules`: list them, show the next runs, run one now."""
+
 from __future__ import annotations
 
 import json

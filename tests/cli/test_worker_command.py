@@ -1,3 +1,5 @@
+"""`mulligan worker` and `mulligan up`: start, stop, and what is refused."""
+
 from __future__ import annotations
 
 import json
@@ -23,14 +25,14 @@ pytestmark = pytest.mark.processes
 
 
 def fetch(address: str, visitor: urllib.request.OpenerDirector | None = None) -> str:
-    asks = visitor or urllib.request.build_opener()
-    with asks.open(address, timeout=5) as answer:
+    opener = visitor or urllib.request.build_opener()
+    with opener.open(address, timeout=5) as answer:
         return answer.read().decode()
 
 
-def signed_in(way_in: str) -> urllib.request.OpenerDirector:
-    """Somebody who has used the link that was printed."""
-    page, link = way_in.split("?link=")
+def sign_in(url: str) -> urllib.request.OpenerDirector:
+    """Use a printed sign-in link. Return a client that has the session's cookie."""
+    page, link = url.split("?link=")
     visitor = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     visitor.open(page, data=f"link={link}".encode(), timeout=5).close()
     return visitor
@@ -52,16 +54,15 @@ def test_a_worker_runs_jobs_and_exits_cleanly(start, call, app, store_url):
     assert call("jobs", "watch", good, "--timeout", "20").code == 0
     assert call("jobs", "watch", bad, "--timeout", "20").code == 6
     assert app.jobs.get(good).result == 42
-    ends = (
-        '{error_class="",state="succeeded"} 1.0',
-        '{error_class="invalid_input",state="dead"} 1.0',
-    )
-    until(
-        lambda: all(
-            f"mulligan_job_ends_total{end}\n" in exporter.render(app.store) for end in ends
-        ),
-        20,
-    )
+    name = "mulligan_job_ends_total"
+    succeeded = f'{name}{{error_class="",state="succeeded"}} 1.0\n'
+    died = f'{name}{{error_class="invalid_input",state="dead"}} 1.0\n'
+
+    def are_counted() -> bool:
+        text = exporter.render(app.store)
+        return succeeded in text and died in text
+
+    until(are_counted, 20, "both jobs are counted")
     assert worker.stop().code == 0
 
 
@@ -125,7 +126,7 @@ def test_up_runs_worker_and_dashboard_and_stops_both(start, folder):
     assert app.jobs.wait(job.id, 20).state == "succeeded"
     app.close()
     assert "Sign in" in fetch(f"{address}jobs/{job.id}")
-    assert "succeeded" in fetch(f"{address}jobs/{job.id}", signed_in(up.sign_in_url()))
+    assert "succeeded" in fetch(f"{address}jobs/{job.id}", sign_in(up.sign_in_url()))
     assert up.stop().code == 0
     assert not answers(address)
 
@@ -164,7 +165,7 @@ def test_the_demo_shows_jobs_that_succeed_fail_and_recover(start, folder, tmp_pa
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     demo = start("demo", "--port", "0", "--seconds", "20", TMPDIR=str(temporary))
-    address, visitor = demo.address(), signed_in(demo.sign_in_url())
+    address, visitor = demo.address(), sign_in(demo.sign_in_url())
     expected = (
         "succeeded",
         "dead",

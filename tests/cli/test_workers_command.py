@@ -1,3 +1,5 @@
+"""`mulligan workers`: list, check and drain workers."""
+
 from __future__ import annotations
 
 import json

@@ -15,8 +15,9 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mulligan.config import DEFAULT_URL, Settings, read_settings
+from mulligan.config import Settings, read_settings
 from mulligan.core.errors import ConfigError
+from mulligan.core.settings import DEFAULT_URL, ConnectionSettings, read_connection_settings
 
 
 def read(
@@ -331,7 +332,7 @@ def test_a_name_without_similar_one_lists_the_sections(tmp_path):
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("[worker]\nlease = '4 s'\n", r"worker\.lease: .*got '4 s'.*, from .*\.toml"),
+        ("[worker]\nlease = 'soon'\n", r"worker\.lease: .*got 'soon'.*, from .*\.toml"),
         ("[worker]\nconcurrency = 2.5\n", r"worker\.concurrency: .*got 2\.5.*, from .*\.toml"),
         ("[web]\nport = 70000\n", r"web\.port: .*got 70000.*, from .*\.toml"),
         ("notify_callers = 'perhaps'\n", r"notify_callers: .*got 'perhaps'.*, from .*\.toml"),
@@ -345,3 +346,48 @@ def test_a_wrong_type_names_the_field_the_value_and_the_file(tmp_path, toml, mes
 def test_a_flag_is_named_as_origin_of_an_invalid_value(tmp_path):
     with pytest.raises(ConfigError, match=r"worker\.concurrency: .*got 0.*from flag"):
         read(tmp_path, flags={"worker.concurrency": 0})
+
+
+def test_a_command_without_other_settings_connects_as_the_defaults_say():
+    defaults, quick = Settings(), ConnectionSettings()
+
+    for name in ("database_url", "schema_name", "listen_url", "notify_callers"):
+        assert getattr(quick, name) == getattr(defaults, name)
+
+
+def test_only_the_database_url_is_read_without_validation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MULLIGAN_DATABASE_URL", "sqlite:///here.db")
+    found = read_connection_settings(None)
+    flag = read_connection_settings("sqlite:///there.db")
+    monkeypatch.setenv("MULLIGAN_DATABSE_URL", "sqlite:///typo.db")
+
+    assert (found.database_url, found.origin_of("database_url")) == (
+        "sqlite:///here.db",
+        "environment MULLIGAN_DATABASE_URL",
+    )
+    assert flag.database_url == "sqlite:///there.db"
+    assert read_connection_settings(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("500MB", 500_000_000),
+        ("2GiB", 2 * 1024**3),
+        ("1.5 GB", 1_500_000_000),
+        ("512M", 512_000_000),
+        ("64kB", 64_000),
+        ("4096", 4096),
+        ("0", 0),
+    ],
+)
+def test_an_amount_of_memory_may_be_a_text(tmp_path, text, size):
+    settings = read(tmp_path, {"MULLIGAN_WORKER__MAX_MEMORY_PER_RUNNER": text})
+    assert settings.worker.max_memory_per_runner == size
+
+
+@pytest.mark.parametrize("text", ["500 apples", "MB", "-5MB", "1e9", "true"])
+def test_nonsense_for_an_amount_of_memory_is_refused_with_examples(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"worker\.max_memory_per_runner.*500MB or 2GiB"):
+        read(tmp_path, {"MULLIGAN_WORKER__MAX_MEMORY_PER_RUNNER": text})

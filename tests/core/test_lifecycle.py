@@ -1,3 +1,5 @@
+"""The table of moves: which are legal, and its diagram."""
+
 from __future__ import annotations
 
 import itertools
@@ -31,6 +33,8 @@ retry by hand  parked    queued
 retry by hand  cancelled queued
 discard        dead      cancelled
 discard        parked    cancelled
+undo discard   cancelled dead
+undo discard of a parked job cancelled parked
 move           queued    queued
 """
 ROWS = [line.rsplit(maxsplit=2) for line in LEGAL.strip().splitlines()]
@@ -67,7 +71,7 @@ def test_no_verb_is_legal_from_succeeded():
 
 
 def test_only_manual_actions_leave_a_terminal_state():
-    manual = {Verb.RETRY_BY_HAND, Verb.DISCARD}
+    manual = {Verb.RETRY_BY_HAND, Verb.DISCARD, Verb.UNDISCARD, Verb.UNDISCARD_PARKED}
     assert {verb for state in lifecycle.TERMINAL for verb in lifecycle.legal_verbs(state)} == manual
 
 
@@ -83,11 +87,11 @@ def test_only_manual_actions_leave_a_terminal_state():
     ],
 )
 def test_each_transition_is_recorded_by_its_event(verb, event):
-    assert lifecycle.event_for(verb) == event
+    assert lifecycle.EVENTS[verb] == event
 
 
 def test_every_verb_has_an_event_and_a_transition():
-    assert all(lifecycle.event_for(verb) for verb in Verb)
+    assert all(lifecycle.EVENTS[verb] for verb in Verb)
     assert {verb for verb, _ in lifecycle.MOVES} == set(Verb)
 
 

@@ -1,3 +1,5 @@
+"""Shares, intervals and chances."""
+
 from __future__ import annotations
 
 import math

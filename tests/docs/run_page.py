@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import random
 import re
 import signal
 import socket
@@ -34,7 +35,7 @@ SERVES = re.compile(
 READY = re.compile(r"concurrency \d+|http://\S+")
 PORT = "8000"
 DONE = "-- done --"
-TIMEOUT = 40.0  # seconds
+TIMEOUT = 100.0  # seconds; a busy machine starts a worker slowly
 
 
 class WrongExample(Exception):
@@ -127,9 +128,12 @@ def save(path: Path, text: str, *, append: bool) -> None:
 
 
 def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
+    """Return a port below those that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return str(port)
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def test_the_check_finds_unknown_commands_and_options() -> None:
     assert check("jobs list --colour red") == "there is no option --colour"
     assert check("jobs list state:dead --limit 3 -o json") == ""
     assert check("COMMAND --help") == ""
-    assert len(calls(ROOT / "docs" / "start.md")) > 5
+    assert len(calls(ROOT / "docs" / "tutorial" / "five-minutes.md")) > 5
 
 
 def test_the_reference_has_every_command_and_every_exit_code() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -12,11 +14,14 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from doc_pages import ROOT, blocks
 
 from mulligan import Mulligan, State
+from mulligan.cli import COMMANDS
 from mulligan.config import Settings, read_settings
 from support.waiting import until
 
@@ -24,6 +29,7 @@ pytestmark = pytest.mark.processes
 
 PAGE = ROOT / "docs" / "operate" / "deploy.md"
 BIN = Path(sys.executable).parent
+MAX_PROBE_CPU = 0.05  # seconds
 JOBS = """
 import time
 from mulligan import Mulligan
@@ -94,13 +100,19 @@ def test_systemd_waits_longer_than_the_worker_needs(tmp_path):
     assert (options["KillMode"], options["KillSignal"]) == (["mixed"], ["SIGTERM"])
 
 
+@pytest.mark.seed("003-32")
+def test_systemd_and_docker_start_a_dead_worker_again():
+    assert (unit()["Restart"], unit()["RestartSec"]) == (["always"], ["2"])
+    assert "docker run --init --restart unless-stopped " in PAGE.read_text()
+
+
 def test_docker_waits_longer_than_the_worker_needs(tmp_path):
     settings = settings_of(environ_of(container()["ENV"]), tmp_path)
     waits = re.findall(
         r"--stop-timeout (\d+)|terminationGracePeriodSeconds: (\d+)|stop_grace_period: (\d+)s",
         PAGE.read_text(),
     )
-    assert len(waits) == 4
+    assert len(waits) == 5
     assert all(float("".join(wait)) > seconds_until_kill(settings) for wait in waits)
 
 
@@ -115,11 +127,13 @@ def test_every_setting_in_the_files_exists(tmp_path):
 def healthy(folder: Path, environ: dict[str, str]) -> bool:
     """Run the health check of the container. True if it succeeds."""
     _, _, check = container()["HEALTHCHECK"][0].partition("CMD ")
-    program, *arguments = json.loads(check)
-    done = subprocess.run(
-        [BIN / program, *arguments], cwd=folder, env=environ, check=False, capture_output=True
-    )
+    state = environ["MULLIGAN_WORKER__STATE_DIR"]
+    command = [part.replace("/var/lib/mulligan", state) for part in json.loads(check)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=folder, env=environ, check=False, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode in {0, 1}, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < MAX_PROBE_CPU
     return done.returncode == 0
 
 
@@ -188,6 +202,9 @@ def test_their_command_runs_jobs_and_requeues_unfinished_ones_when_stopped(
                 20,
             )
             assert healthy(tmp_path, environ)
+            for file in (tmp_path / "state").rglob("*.life"):
+                os.utime(file, (0, 0))  # as if it had been touched long ago
+            until(lambda: healthy(tmp_path, environ), 20, "the worker touches its file")
             os.kill(supervisor(worker.pid), signal.SIGTERM)
             assert worker.wait(20) == 0, (tmp_path / "log").read_text()
         assert not healthy(tmp_path, environ)
@@ -200,3 +217,97 @@ def supervisor(pid: int) -> int:
     if b"unshare" not in Path(f"/proc/{pid}/cmdline").read_bytes():
         return pid
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+# --- Compose and Kubernetes ---
+DEPLOY = ROOT / "deploy"
+
+
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    found = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
+
+
+def pod(kind: str, name: str) -> dict[str, Any]:
+    return manifests()[kind, name]["spec"]["template"]["spec"]
+
+
+def services() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+
+
+def test_kubernetes_has_a_migration_workers_and_a_dashboard():
+    assert sorted(manifests()) == [
+        ("Deployment", "jobs-web"),
+        ("Deployment", "jobs-worker"),
+        ("Job", "jobs-migrate"),
+        ("Service", "jobs-web"),
+    ]
+    for (kind, name), manifest in manifests().items():
+        assert manifest["apiVersion"] == {"Deployment": "apps/v1", "Job": "batch/v1"}.get(
+            kind, "v1"
+        )
+        if kind == "Deployment":
+            labels = manifest["spec"]["template"]["metadata"]["labels"]
+            assert labels == manifest["spec"]["selector"]["matchLabels"] == {"app": name}
+    service = manifests()["Service", "jobs-web"]["spec"]
+    assert service["selector"] == {"app": "jobs-web"}
+    ports = pod("Deployment", "jobs-web")["containers"][0]["ports"]
+    assert service["ports"][0]["targetPort"] in {port["name"] for port in ports}
+
+
+def test_every_command_of_kubernetes_and_compose_exists():
+    pods = [
+        pod("Job", "jobs-migrate"),
+        pod("Deployment", "jobs-worker"),
+        pod("Deployment", "jobs-web"),
+    ]
+    commands = [container["command"] for one in pods for container in one["containers"]]
+    commands += [service["command"] for service in services().values() if "command" in service]
+    for program, name, *options in commands:
+        assert program == "mulligan"
+        module, _, attribute = COMMANDS[name].location.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {option for option in options if option.startswith("--")} <= known
+
+
+def test_kubernetes_and_compose_wait_longer_than_the_worker_needs(tmp_path):
+    worker = pod("Deployment", "jobs-worker")
+    environ = {entry["name"]: entry["value"] for entry in worker["containers"][0]["env"]}
+    settings = settings_of(environ, tmp_path)
+    assert worker["terminationGracePeriodSeconds"] > seconds_until_kill(settings)
+    assert settings.worker.state_dir == worker["containers"][0]["volumeMounts"][0]["mountPath"]
+    grace = services()["worker"]["stop_grace_period"]
+    defaults = settings_of(environ_of(container()["ENV"]), tmp_path)
+    assert float(grace.removesuffix("s")) > seconds_until_kill(defaults)
+
+
+def test_the_migration_comes_first():
+    assert services()["worker"]["depends_on"] == services()["web"]["depends_on"]
+    assert services()["web"]["depends_on"] == {
+        "migrate": {"condition": "service_completed_successfully"}
+    }
+    annotations = manifests()["Job", "jobs-migrate"]["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+def test_image_and_pod_use_one_health_check():
+    worker = pod("Deployment", "jobs-worker")["containers"][0]
+    _, _, check = container()["HEALTHCHECK"][0].partition("CMD ")
+    assert worker["livenessProbe"]["exec"]["command"] == json.loads(check)
+    assert worker["startupProbe"]["exec"]["command"] == json.loads(check)
+
+
+def test_the_routes_of_the_probes_exist(sqlite_url):
+    web = pod("Deployment", "jobs-web")["containers"][0]
+    paths = {web[name]["httpGet"]["path"] for name in ("readinessProbe", "livenessProbe")}
+    assert paths == {"/readyz", "/livez"}
+    assert all(f"`GET {path}`" in (ROOT / "docs/reference/http.md").read_text() for path in paths)
+
+
+def test_the_metric_to_scale_on_exists():
+    block = next(block for block in blocks(PAGE) if block.text.startswith("# scaledobject.yaml"))
+    trigger = yaml.safe_load(block.text)["spec"]["triggers"][0]["metadata"]
+    metric = re.search(r"mulligan_\w+", trigger["query"])[0]
+    assert f"`{metric}`" in (ROOT / "docs/reference/metrics.md").read_text()

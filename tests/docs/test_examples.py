@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from doc_pages import ROOT, blocks, name_of, pages, stores
 
 pytestmark = pytest.mark.processes
 
 RUN = Path(__file__).parent / "run_page.py"
-TIMEOUT = 170  # seconds; a page may start three servers on a busy machine
+TIMEOUT = 400  # seconds; a page may start three servers on a busy machine
 EXECUTED = {"python", "console", "sh", "toml"}
-DISPLAYED = {"text", "mermaid", "ini", "dockerfile"}
+DISPLAYED = {"text", "mermaid", "ini", "dockerfile", "yaml"}
 LONG = {  # slow pages, run by `make all`, like pages that start workers or servers
     "docs/howto/flask.md",
     "docs/howto/scripts.md",
@@ -100,6 +101,13 @@ def test_the_examples_of_a_page_work(
 def test_every_block_has_a_known_language(page: Path) -> None:
     unknown = [block for block in blocks(page) if block.language not in EXECUTED | DISPLAYED]
     assert not unknown, f"languages: {EXECUTED} are run, {DISPLAYED} are shown"
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_every_yaml_block_can_be_read(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml":
+            assert yaml.safe_load(block.text)
 
 
 def test_the_readme_has_an_example_that_runs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
+import pytest
 from doc_pages import ROOT, blocks, name_of
 
 from mulligan.core import lifecycle
@@ -22,6 +23,7 @@ def load() -> ModuleType:
 generate = load()
 
 
+@pytest.mark.timeout(300)  # reads every source file and every test
 def test_generated_pages_are_up_to_date() -> None:
     generated = generate.generated_files()
     stale = [

@@ -193,6 +193,21 @@ def test_a_start_before_the_due_time_breaks_s13(store):
     assert "S13" in broken(store)
 
 
+@pytest.mark.parametrize("early", [0, SECOND // 20])
+def test_a_retry_that_is_due_before_its_attempt_began_breaks_s14(store, early):
+    lease = claim_new_job(store)
+    due = lease.started_at - early
+    insert_event(
+        store,
+        lease.id,
+        "job.retry_scheduled",
+        token=lease.token,
+        attempt=lease.attempt,
+        next_retry_at=due,
+    )
+    assert ("S14" in broken(store)) == (early > 0 and is_postgres(store))
+
+
 def test_a_retry_after_a_cancel_request_breaks_s16(store):
     lease = claim_new_job(store)
     insert_event(store, lease.id, "job.cancel_requested", actor="kim")

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from mulligan import Mulligan, Unique
@@ -156,6 +157,44 @@ def test_wake_ups_are_tested_on_postgresql(postgres_url):
 
 
 @pytest.mark.seed("001-81")
+def test_an_old_idle_transaction_is_named_with_its_process(postgres_url):
+    app = Mulligan(postgres_url)
+    app.open()
+    with psycopg.connect(postgres_url, application_name="forgetful") as connection:
+        connection.execute("SELECT 1")
+        with app.store.read() as tx:
+            checks = list(runtime.idle_transactions(tx, app.settings, older_than=0))
+            assert list(runtime.idle_transactions(tx, app.settings)) == []
+    [found] = [check for check in checks if "forgetful" in check.found]
+    assert (found.status, found.check) == ("warn", "transactions")
+    assert "pg_terminate_backend(" in found.next
+    app.close()
+
+
+def test_a_dependency_that_nothing_may_probe_is_reported(tmp_path):
+    app = Mulligan(f"sqlite:///{tmp_path / 'm.db'}")
+    app.dependency("bank")
+    app.dependency("ledger", probe=lambda: True)
+    app.job(name="pay", uses=["bank", "ledger"], once=True)(lambda: None)
+    app.run_inline()
+    with app.store.read() as tx:
+        [found] = runtime.unprobed_dependencies(tx, app.settings)
+    assert "dependency bank is used only by kinds with once=True" in found.found
+    app.job(name="ask", uses="bank")(lambda: None)
+    app.run_inline()
+    with app.store.read() as tx:
+        assert list(runtime.unprobed_dependencies(tx, app.settings)) == []
+    app.close()
+
+
+def test_sqlite_has_no_idle_transactions(tmp_path):
+    app = Mulligan(f"sqlite:///{tmp_path / 'm.db'}")
+    app.open()
+    with app.store.read() as tx:
+        assert list(runtime.idle_transactions(tx, app.settings, older_than=0)) == []
+    app.close()
+
+
 def test_a_wrong_clock_is_reported_and_event_lag_is_measured(postgres_url):
     app = Mulligan(postgres_url)
     job = app.enqueue("x")

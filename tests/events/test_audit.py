@@ -14,8 +14,9 @@ from mulligan.core.errors import Refused
 from mulligan.core.event import EventType
 from mulligan.guards.queries import GuardQueries
 from mulligan.operations.chore import run_operations
-from mulligan.worker.queries import LeaseQueries, WorkerQueries
-from mulligan.worker.registry import mark_restored, request_drain
+from mulligan.releases.queries import ReleaseQueries
+from mulligan.worker.queries import LeaseQueries
+from mulligan.worker.service import drain_workers, mark_restored
 from support.app_tools import advance, run_job
 from support.store import a_job, open_worker
 
@@ -51,12 +52,22 @@ def app(make_app):
     return app
 
 
+def discard_job(app):
+    return app.jobs.discard(kill_job(app), reason=REASON).id
+
+
 def kill_job(app):
     return run_job(app, app.enqueue("fails")).id
 
 
 def park_job(app):
     return run_job(app, app.enqueue("asks")).id
+
+
+def create_release(app):
+    with app.store.begin() as tx:
+        ReleaseQueries(tx).note_release("r42")
+    return "r42"
 
 
 def create_group(app):
@@ -90,13 +101,7 @@ def move_jobs(app):
 
 def drain(app):
     open_worker(app.store, "w_9")
-    with app.store.begin() as tx:
-        request_drain(
-            tx,
-            [row for row in WorkerQueries(tx).list_workers(closed=False) if row.id == "w_9"],
-            "python",
-            REASON,
-        )
+    drain_workers(app.store, ["w_9"], "python", REASON)
 
 
 def restore(app):
@@ -117,6 +122,11 @@ def run_both(app, first, then):
     """Run two actions and return the result of the second."""
     first(app)
     return then(app)
+
+
+def hold_with_a_waiting_job(app):
+    app.enqueue("works")
+    app.kinds.hold("works", reason="x")
 
 
 def open_breaker(app):
@@ -165,6 +175,12 @@ ACTIONS = {
         lambda app: app.jobs.discard(kill_job(app), reason=REASON),
         {"state": "dead"},
         {"state": "cancelled"},
+    ),
+    "undo of a discard": Action(
+        "job.undiscarded",
+        lambda app: app.jobs.undiscard(discard_job(app), reason=REASON),
+        {"state": "cancelled"},
+        {"state": "dead"},
     ),
     "pause": Action(
         "queue.paused",
@@ -260,6 +276,16 @@ ACTIONS = {
         {"held": False},
         {"held": True, "reason": REASON},
     ),
+    "try one of a kind": Action(
+        "job.tried",
+        lambda app: run_both(
+            app,
+            hold_with_a_waiting_job,
+            lambda app: app.kinds.try_one("works", reason=REASON),
+        ),
+        {"phase": "held"},
+        {"phase": "ready"},
+    ),
     "release a kind": Action(
         "kind.released",
         lambda app: run_both(
@@ -268,6 +294,22 @@ ACTIONS = {
             lambda app: app.kinds.release("works", reason=REASON),
         ),
         {"held": True, "reason": "x"},
+        {"held": False},
+    ),
+    "hold a release": Action(
+        "release.held",
+        lambda app: app.releases.hold(create_release(app), reason=REASON),
+        {"held": False},
+        {"held": True},
+    ),
+    "end its hold": Action(
+        "release.unheld",
+        lambda app: run_both(
+            app,
+            lambda app: app.releases.hold(create_release(app)),
+            lambda app: app.releases.unhold("r42", reason=REASON),
+        ),
+        {"held": True},
         {"held": False},
     ),
     "mute a group": Action(
@@ -291,6 +333,12 @@ ACTIONS = {
         ),
         {"state": "resolved"},
         {"state": "open"},
+    ),
+    "assign it": Action(
+        "failure.assigned",
+        lambda app: app.failures.assign(create_group(app), "ada", reason=REASON),
+        {"assignee": ""},
+        {"assignee": "ada"},
     ),
     "drain a worker": Action(
         "worker.drain_requested", drain, {"draining": False}, {"draining": True}
@@ -452,6 +500,8 @@ AUTOMATIC = {
     "job.pruned",
     "job.stale_refused",
     "dependency.probing",
+    "delivery.skipped",
+    "failure.regressed",
     "schedule.skipped",
     "worker.started",
     "worker.lost",
@@ -485,8 +535,7 @@ def test_an_action_without_effect_writes_no_event(app):
 
 def test_a_second_drain_request_writes_no_event(app):
     drain(app)
-    with app.store.begin() as tx:
-        request_drain(tx, WorkerQueries(tx).list_workers(closed=False), "python", "again")
+    drain_workers(app.store, ["w_9"], "python", "again")
     assert [event.type for event in app.events.list()] == ["worker.drain_requested"]
 
 

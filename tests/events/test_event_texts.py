@@ -64,7 +64,7 @@ def test_event_data_is_json_with_the_public_facts_of_an_ending(lease, outcome, t
     assert (data["kind"], data["queue"]) == (lease.kind, lease.queue)
     assert data.get("reason", "") == decision.reason
     assert data.get("duration_ms") == took
-    assert data.get("failed_before", 0) == lease.failures
+    assert data["retries"] == lease.failures
     assert data.get("uses", "") == lease.uses
     assert data.get("cost", 0) == decision.cost
     assert data["wait_ms"] == max(0, (lease.started_at - lease.run_at) // 1000)

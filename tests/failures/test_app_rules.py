@@ -1,3 +1,5 @@
+"""Rules of an app and of a kind."""
+
 from __future__ import annotations
 
 import json
@@ -6,8 +8,8 @@ import pytest
 
 from mulligan import Context, Fixed, Policy, Retry, Rule, Then
 from mulligan.core.errors import ConfigError
-from mulligan.failures.classify import apply_verdict_rules
 from mulligan.failures.codes import timed_out
+from mulligan.failures.matcher import apply_verdict_rules
 from mulligan.retries.effective import EffectivePolicies
 from support.app_tools import advance
 
@@ -161,8 +163,15 @@ def test_a_backtest_with_the_same_rules_changes_nothing(app):
 
 def test_a_backtest_changes_system_failures_only_by_rules_about_verdicts(app):
     """Their messages are not error texts, and a requested retry is not an unreadable failure."""
-    app.job(name="no_json", policy=Policy(max_retries=0))(object)
-    app.job(name="again", policy=Policy(max_retries=1, backoff=Fixed(0)))(Retry)
+
+    @app.job(name="no_json", policy=Policy(max_retries=0))
+    def no_json() -> object:
+        return object()
+
+    @app.job(name="again", policy=Policy(max_retries=1, backoff=Fixed(0)))
+    def again() -> Retry:
+        return Retry()
+
     for kind in ("no_json", "again"):
         app.enqueue(kind, {})
     app.run_inline()

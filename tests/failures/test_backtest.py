@@ -7,9 +7,9 @@ import pytest
 from mulligan import Rule
 from mulligan.failures import codes
 from mulligan.failures.backtest import PastAttempt, PastJob, backtest
-from mulligan.failures.classify import apply_verdict_rules, classify_facts
+from mulligan.failures.classify import classify_facts
 from mulligan.failures.facts import load_facts
-from mulligan.failures.matcher import Rulebook
+from mulligan.failures.matcher import Rulebook, apply_verdict_rules
 
 SYSTEM_FAILURES = [
     codes.timed_out(5),

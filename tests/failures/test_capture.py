@@ -1,3 +1,5 @@
+"""Any exception becomes safe, bounded facts."""
+
 from __future__ import annotations
 
 import errno
@@ -42,10 +44,11 @@ def test_capture_returns_type_message_and_trace():
     facts = capture(raised(ValueError("bad clip 7")))
     assert facts.exception_types == ("builtins.ValueError",)
     assert facts.message == "bad clip 7"
-    first, frame = facts.trace.splitlines()
+    first, frame, source = facts.trace.splitlines()
     assert first == "builtins.ValueError: bad clip 7"
     assert frame.startswith(f"  {__file__}:")
     assert frame.endswith("in raised")
+    assert source.startswith("    | raise exc")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def test_only_the_last_frames_are_kept():
     with pytest.raises(ValueError, match="deep") as info:
         dive(200)
     trace = capture(info.value).trace
-    assert len(trace.splitlines()) == 31
+    assert len(trace.splitlines()) == 61  # the exception, and 30 frames with their lines of code
     assert len(trace) <= 8192
 
 
@@ -318,3 +321,26 @@ def test_an_outcome_without_its_fields_is_invalid():
 def test_times_with_a_time_zone_are_parsed_exactly():
     at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
     assert to_datetime(outcome_of_request(errors.Snooze(at), NOW).until) == at
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (
+            errors.Fail("BAD_FILE", "row 17 has 5 columns", final=True),
+            "BAD_FILE: row 17 has 5 columns",
+        ),
+        (errors.Fail("BAD_FILE"), "BAD_FILE"),
+        (errors.Park("too large", ["a", "b"]), "too large"),
+        (errors.Hold("payments", 8, "maintenance"), "payments: maintenance"),
+        (errors.Snooze(3, "too early"), "too early"),
+        (errors.Retry(3, "locked"), "locked"),
+    ],
+)
+def test_a_requested_outcome_reads_as_its_reason(request_, text):
+    assert str(request_) == text
+
+
+def test_the_trace_of_a_declared_failure_is_what_the_handler_states():
+    failure = outcome_of_exception(errors.Fail("BAD_FILE", "row 17", public="Broken."), NOW).failure
+    assert failure.private["trace"] == "BAD_FILE: row 17"

@@ -1,3 +1,5 @@
+"""Known errors of libraries and services get the expected code and class."""
+
 from __future__ import annotations
 
 import errno
@@ -81,7 +83,7 @@ def test_structure_determines_code_class_and_rule(facts, code, cls, rule):
     assert rule is None or failure.rule == rule
     assert failure.retryable == (cls in RETRYABLE)
     assert failure.public
-    assert failure.fingerprint.startswith("v2-")
+    assert failure.fingerprint.startswith(("v2-", "v3-"))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_the_public_part_contains_no_text_of_the_exception():
 def test_failures_without_an_exception(failure, code, cls, excerpt):
     assert (failure.code, failure.cls) == (code, cls)
     assert excerpt in failure.public
-    assert failure.fingerprint.startswith("v2-")
+    assert failure.fingerprint.startswith(("v2-", "v3-"))
     json.dumps(dict(failure.evidence))
 
 

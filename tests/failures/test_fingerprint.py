@@ -1,3 +1,5 @@
+"""Failures with one cause share a fingerprint, others do not."""
+
 from __future__ import annotations
 
 import errno

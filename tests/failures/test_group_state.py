@@ -14,7 +14,9 @@ from mulligan.failures.groups import (
     DAYS,
     HOURS,
     NEW_FOR,
+    GroupRetries,
     GroupState,
+    GroupTimes,
     bucket_counts,
     group_state,
     recovery_rate,
@@ -44,7 +46,29 @@ def marked(state, **changes):
     ],
 )
 def test_the_state_depends_on_the_mark_and_on_the_deaths(mark, first, last, state):
-    assert group_state(mark, first, last, NOW) is state
+    assert group_state(mark, GroupTimes(first, last, first), NOW) is state
+
+
+@pytest.mark.parametrize(
+    ("mark", "oldest_dead", "retries", "state"),
+    [
+        (None, None, GroupRetries(341, 341, 0, NOW - 5), GroupState.RECOVERED),
+        (marked("open"), None, GroupRetries(341, 341, 0, NOW - 5), GroupState.RECOVERED),
+        (None, None, GroupRetries(1, 1, 340, NOW - 5), GroupState.OPEN),
+        (None, None, GroupRetries(0, 0, 0, None), GroupState.OPEN),
+        (marked("resolved", resolved_at=NOW), None, GroupRetries(9, 9, 0, 1), GroupState.RESOLVED),
+        (marked("resolved", resolved_at=1), None, GroupRetries(9, 9, 0, 1), GroupState.RECOVERED),
+        # All recovered, then another died.
+        (None, NOW - 1, GroupRetries(341, 341, 0, NOW - 5), GroupState.REGRESSED),
+        # One was retried on trial; the others are still dead.
+        (None, NOW - 9, GroupRetries(1, 1, 0, NOW - 5), GroupState.OPEN),
+        # One of those that were retried died again.
+        (None, NOW - 1, GroupRetries(10, 9, 0, NOW - 5), GroupState.OPEN),
+        (None, NOW - 9, GroupRetries(1, 0, 0, None), GroupState.NEW),
+    ],
+)
+def test_the_state_depends_on_what_became_of_retried_jobs(mark, oldest_dead, retries, state):
+    assert group_state(mark, GroupTimes(NOW - 99, NOW - 1, oldest_dead), NOW, retries) is state
 
 
 deaths = st.builds(

@@ -1,3 +1,5 @@
+"""How long to wait: headers, fields and texts of a server."""
+
 from __future__ import annotations
 
 from datetime import timedelta

@@ -1,8 +1,11 @@
+"""Packs: contents, selection and errors."""
+
 from __future__ import annotations
 
 import errno
 import re
 from collections import Counter
+from dataclasses import replace
 from importlib.resources import files
 from random import Random
 
@@ -10,10 +13,13 @@ import pytest
 
 from mulligan import classify, pack
 from mulligan.config import RetrySection, Settings
-from mulligan.core.attempt import RETRYABLE
+from mulligan.core.attempt import RETRYABLE, Cls, Ended, Failure, Outcome
 from mulligan.core.errors import ConfigError
+from mulligan.core.job import State
 from mulligan.failures.rule_sources import list_packs, load_configured_rules
+from mulligan.retries.decide import decide
 from mulligan.retries.policy import Policy, resolve_policy
+from support.builders import NOW, make_lease
 
 
 def delays(name, cls, count, code=None):
@@ -196,12 +202,51 @@ def test_the_pdfxml_pack_retries_a_failed_write_once_but_not_a_full_disk():
     assert [failure.terms["max_retries"] for failure in found.values()] == [1, 0]
 
 
-@pytest.mark.parametrize("name", list_packs())
+# Statements about what happens next. They are untrue about a job that has ended.
+ANNOUNCEMENTS = re.compile(
+    r"\b(?:retr(?:y|ies|ied|ying)|is tried again|soon|shortly|will|moving|moves|paused|waits"
+    r"|waiting|queue|automatically)\b",
+    re.IGNORECASE,
+)
+
+
+def sentences(rule):
+    """Return the sentence of a rule by the state of the job: ended, and queued for a retry."""
+    failure = Failure(rule.code, Cls(rule.cls), rule.public, rule.id, rule.retryable)
+    failure = replace(failure, terms=rule.terms)
+    outcome = Outcome(Ended.FAILED, failure=failure)
+    policy = resolve_policy(RetrySection(max_retries=9))
+    found = {}
+    for final in (False, True):
+        decision = decide(make_lease(), outcome._replace(final=final), policy, NOW, Random(0))
+        found[decision.state] = decision.failure.public
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [pytest.param(n, r, id=r.id) for n in list_packs() for r in pack(n).rules]
+)
 @pytest.mark.seed("004-56")
-def test_only_a_promise_announces_a_retry(name):
-    for rule in pack(name).rules:
-        assert not re.search(r"\b(retry|retrying)\b", rule.public, re.IGNORECASE), rule.id
-        assert not rule.promise or rule.retryable, rule.id
+def test_the_sentence_about_a_job_that_ended_announces_nothing(name, rule):
+    found = sentences(rule)
+    assert not ANNOUNCEMENTS.search(found[State.DEAD]), found  # 004-56
+    if State.QUEUED in found:
+        assert found[State.QUEUED] == " ".join(filter(None, (rule.public, rule.promise)))
+    else:
+        assert not rule.promise
+
+
+@pytest.mark.parametrize(
+    "untrue",
+    [
+        "We've hit our processing limit. Your video will be processed soon.",
+        "This video requires more resources than available. Moving to priority queue.",
+        "Processing is paused until a payment is settled.",
+        "The video could not be stored. It is tried again.",
+    ],
+)
+def test_an_announcement_in_a_sentence_is_found(untrue):
+    assert ANNOUNCEMENTS.search(untrue)
 
 
 def test_the_error_about_an_unknown_pack_lists_the_known_ones(tmp_path):

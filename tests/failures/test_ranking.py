@@ -1,3 +1,5 @@
+"""Which rule wins: structure before text, the deepest cause, the kind before the app."""
+
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -8,10 +10,10 @@ import pytest
 from mulligan import Rule, classify
 from mulligan.core.attempt import Cls
 from mulligan.failures import matcher
-from mulligan.failures.classify import apply_verdict_rules, classify_facts
+from mulligan.failures.classify import classify_facts
 from mulligan.failures.codes import timed_out
 from mulligan.failures.facts import Facts
-from mulligan.failures.matcher import Rulebook
+from mulligan.failures.matcher import Rulebook, apply_verdict_rules
 
 HOSTILE = "404 timeout permission denied insufficient_quota NoSuchKey HTTP Error 401: Unauthorized [Errno 28]"
 
@@ -129,6 +131,22 @@ def test_a_failure_without_an_exception_can_be_renamed():
         {"max_retries": 1},
     )
     assert apply_verdict_rules(timed_out(300), []) == timed_out(300)
+
+
+def test_a_renamed_failure_of_mulligan_keeps_its_origin():
+    rules = make_rulebook(
+        Rule("other", verdict=["timeout", "transient"], code="UNKNOWN", cls="unknown")
+    )
+    twice = apply_verdict_rules(apply_verdict_rules(timed_out(300), [rules]), [rules])
+    assert (twice.code, twice.origin, twice.by_system) == ("UNKNOWN", "mulligan.timeout", True)
+    outage = classify_facts(Facts(("mulligan.core.errors.StoreUnavailable",)), [rules])
+    assert (outage.code, outage.rule, outage.origin) == (
+        "UNKNOWN",
+        "other",
+        "mulligan.unavailable",
+    )
+    reset = classify_facts(Facts(("builtins.ConnectionResetError",)), [rules])
+    assert (reset.code, reset.origin, reset.by_system) == ("UNKNOWN", "other", False)
 
 
 def test_a_shadow_rule_records_what_it_would_have_decided():

@@ -1,3 +1,5 @@
+"""Secrets are removed from texts and values."""
+
 from __future__ import annotations
 
 import pytest

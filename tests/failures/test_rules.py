@@ -1,3 +1,5 @@
+"""Rules: validation, conditions, and the patterns of the built-in table."""
+
 from __future__ import annotations
 
 import re
@@ -11,7 +13,8 @@ from mulligan import Exponential, Rule, Table, Then, classify
 from mulligan.core.errors import ConfigError
 from mulligan.failures.builtin import RULES, WEAKEST
 from mulligan.failures.codes import CODES
-from mulligan.failures.matcher import IndexedRule, extract_vocabulary, required_keywords
+from mulligan.failures.keywords import required_keywords
+from mulligan.failures.matcher import IndexedRule, extract_vocabulary
 from mulligan.failures.regex import find_pattern_fault
 
 
@@ -43,12 +46,15 @@ def rule(**fields):
         ({"provider_code": "*"}, "only at the end of a name"),
         ({"program": "ffmpeg", "code": "not a code"}, "invalid code 'not a code'"),
         ({"program": "ffmpeg", "public": "see {message}"}, "public contains {message}"),
-        ({"program": "ffmpeg", "alarm": "loud"}, "unknown alarm 'loud'"),
         ({"program": "ffmpeg", "max_retries": -1}, "at least 0"),
         ({"program": "ffmpeg", "cls": "auth", "max_retries": 3}, "never retried"),
         ({"program": "ffmpeg", "backoff": 30}, "Table(...)"),
         ({"program": "ffmpeg", "then": "big"}, "Then(...)"),
         ({"program": "ffmpeg", "shadow": "yes"}, "true or false"),
+        (
+            {"message": "slow down", "alarm": "loud"},
+            "unknown alarm 'loud'. Use one of page, notify, none.",
+        ),
     ],
 )
 def test_an_invalid_rule_is_refused_with_its_id_and_the_reason(fields, reason):
@@ -70,8 +76,8 @@ def test_a_rule_survives_conversion_to_a_dict_and_back():
         then=[Then(queue="big", memory_limit=10**9), Then(settings={"model": "small"})],
         max_retries=4,
         wait_for_hint=False,
-        alarm="page",
         runbook="https://example.org/slow",
+        alarm="page",
         public="Status {http_status}.",
         shadow=True,
     )

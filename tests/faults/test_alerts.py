@@ -1,4 +1,7 @@
-"""An alert with a real worker and a real server: fewer at a time while it answers 429, and all of it back."""
+"""An alert about 429 responses lowers the concurrency of a queue, and restores it afterwards.
+
+Worker and server are real.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,35 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 class Server(ThreadingHTTPServer):
+    """A server that counts concurrent calls and answers 429 while it is `limited`."""
+
     request_queue_size = 64
     limited = False
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answer)
+        super().__init__(("127.0.0.1", 0), CountingHandler)
         self.lock = threading.Lock()
-        self.here = self.most = self.answered = 0
+        self.active = 0  # calls now
+        self.peak = 0  # most calls at a time
+        self.answered = 0
 
-    def answers(self, more: int) -> None:
+    def wait_for_answers(self, more: int) -> None:
         """Wait until so many more calls have been answered."""
         enough = self.answered + more
         until(lambda: self.answered >= enough, 60, f"{more} more answers")
 
 
-class Answer(BaseHTTPRequestHandler):
+class CountingHandler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
         with self.server.lock:
-            self.server.here += 1
-            self.server.most = max(self.server.most, self.server.here)
+            self.server.active += 1
+            self.server.peak = max(self.server.peak, self.server.active)
         time.sleep(0.05)
         with self.server.lock:
-            self.server.here -= 1
+            self.server.active -= 1
             self.server.answered += 1
         self.send_response(429 if self.server.limited else 200)
         self.send_header("Content-Length", "0")
@@ -60,6 +67,14 @@ def server() -> Iterator[Server]:
     yield made
     made.shutdown()
     made.server_close()
+
+
+def wait_for_concurrency(app, concurrency):
+    until(
+        lambda: app.queues.get("pages").concurrency == concurrency,
+        40,
+        f"a concurrency of {concurrency}",
+    )
 
 
 def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path, server):
@@ -86,26 +101,22 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
     try:
         for _ in range(200):
             app.enqueue("fetch", queue="pages")
-        until(
-            lambda: app.queues.get("pages").concurrency == 10,
-            30,
-            "the worker has published its manifest",
-        )
+        wait_for_concurrency(app, 10)  # as the manifest of the worker declares
         server.limited = True
-        until(lambda: app.queues.get("pages").concurrency == 7, 40, "fewer at a time")
-        server.answers(20)  # jobs that ran then have ended
+        wait_for_concurrency(app, 7)
+        server.wait_for_answers(20)  # jobs that ran then have ended
         with server.lock:
-            server.most = server.here
-        server.answers(30)
-        assert 0 < server.most <= 7
+            server.peak = server.active
+        server.wait_for_answers(30)
+        assert 0 < server.peak <= 7
         (alert,) = [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
         assert (alert.state, alert.limit, alert.action) == ("firing", 7, "reduce")
         server.limited = False
-        server.answers(30)  # no more 429 responses
+        server.wait_for_answers(30)  # no more 429 responses
         observed = set()
         for _ in range(40):
             advance(app, 31)
-            server.answers(20)
+            server.wait_for_answers(20)
             queue = app.queues.get("pages")
             observed.add(queue.concurrency)
             over = not [one for one in app.alerts.list() if one.rule == "rate_limited_queue"]
@@ -114,18 +125,11 @@ def test_a_spike_of_429s_lowers_concurrency_and_restores_it(store_url, tmp_path,
         assert {8, 9, 10} <= observed <= set(range(1, 11))
         assert not app.queues.get("pages").set_by_hand
         with app.store.read() as tx:
-            events = [
-                event
-                for event in EventQueries(tx).list_events_after(0, 1_000_000)
-                if event.actor == "alert"
-            ]
-        assert [
-            event.type for event in events if event.data.get("rule") == "rate_limited_queue"
-        ] == [
-            "alert.fired",
-            "alert.resolved",
-        ]
-        assert {event.type for event in events} >= {"queue.changed"}
+            log = EventQueries(tx).list_events_after(0, 1_000_000)
+        events = [event for event in log if event.actor == "alert"]
+        of_rule = [event for event in events if event.data.get("rule") == "rate_limited_queue"]
+        assert [event.type for event in of_rule] == ["alert.fired", "alert.resolved"]
+        assert "queue.changed" in {event.type for event in events}
     finally:
         feeding.set()
         worker.end()

@@ -77,6 +77,16 @@ def test_the_prefetch_is_at_most_half_a_second_of_work(took_ms: int) -> None:
     assert 400 < prefetch.ahead * took_ms / 10 <= 500
 
 
+def test_work_is_ahead_only_while_jobs_are_claimed_ahead() -> None:
+    prefetch = Prefetch(10)
+    assert prefetch.work_ahead(10) == 0
+    for _ in range(20):
+        prefetch.learn(10, 10, [5] * 30)
+    assert 0.4 < prefetch.work_ahead(prefetch.ahead) <= 0.5
+    prefetch.learn(10, 10, [500] * 30)
+    assert prefetch.work_ahead(10) == 0
+
+
 def test_one_long_job_among_hundreds_does_not_stop_the_prefetch() -> None:
     prefetch = Prefetch(10)
     for _ in range(20):

@@ -6,13 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from mulligan import Mulligan, State
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries
+from support.proc import is_alive
 from support.waiting import until
 from support.worker import Worker
 
@@ -66,11 +66,11 @@ def _runner_deaths(app: Mulligan) -> list[dict[str, object]]:
     return [{"signal": event.data["signal"], "jobs": event.data["jobs"]} for event in events]
 
 
-@pytest.mark.seed("000-07", "000-11", "003-48", "003-47")
+@pytest.mark.seed("000-07", "000-11", "003-48")
 def test_kill_of_the_whole_worker_and_a_restart_recovers_its_jobs(
     app: Mulligan, start: Start, starts: Starts
 ) -> None:
-    seconds_to_recover_after_a_restart(app, start, starts)
+    seconds_to_recover_after_a_restart(app, start, starts)  # 000-07, 000-11, 003-48
 
 
 @pytest.mark.timing
@@ -95,6 +95,24 @@ def seconds_to_recover_after_a_restart(app: Mulligan, start: Start, starts: Star
     return took
 
 
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
+@pytest.mark.any_store
+def test_a_started_job_with_once_is_parked_when_its_worker_is_killed_or_stopped(
+    app: Mulligan, start: Start, starts: Starts, signal_name: str
+) -> None:
+    worker = start(WORKER__SHUTDOWN_GRACE="1", WORKER__KILL_GRACE="0.5")
+    job = app.enqueue("nap_once", {"seconds": 60})
+    until(lambda: starts(job.id))
+    if signal_name == "SIGKILL":
+        worker.kill()
+        start(wait=False)
+    else:
+        worker.signal(signal.SIGTERM)
+    until(lambda: app.jobs.get(job.id).state is State.PARKED, 30)
+    assert "it may have done its work" in app.jobs.get(job.id).why
+    assert len(starts(job.id)) == 1
+
+
 @pytest.mark.any_store
 def test_runners_do_not_outlive_a_killed_supervisor(
     app: Mulligan, start: Start, starts: Starts
@@ -104,10 +122,10 @@ def test_runners_do_not_outlive_a_killed_supervisor(
     until(lambda: starts(job.id))
     runners = worker.runners()
     worker.kill()
-    until(lambda: not any(_alive(pid) for pid in runners), 2)
+    until(lambda: not any(is_alive(pid) for pid in runners), 2)
 
 
-@pytest.mark.seed("000-88", "000-89", "003-31")
+@pytest.mark.seed("000-89", "003-31")
 @pytest.mark.any_store
 def test_a_job_that_kills_its_process_is_dead_after_max_losses_and_its_neighbours_succeed(
     app: Mulligan, start: Start, starts: Starts
@@ -119,7 +137,7 @@ def test_a_job_that_kills_its_process_is_dead_after_max_losses_and_its_neighbour
     assert dead.state is State.DEAD
     assert dead.error is not None
     assert dead.error["code"] == "PROCESS_DIED"
-    assert len(starts(poison.id)) == 3
+    assert len(starts(poison.id)) == 3  # 000-89, 003-31
     for job in neighbours:
         done = app.jobs.wait(job.id, 20)
         assert done.state is State.SUCCEEDED
@@ -177,12 +195,12 @@ def test_writes_of_a_worker_that_was_stopped_past_its_lease_are_refused(
     first.freeze(store_url)
     start()
     done = app.jobs.wait(job.id, 20)
-    assert (done.state, done.token) == (State.SUCCEEDED, 2)
+    assert (done.state, done.token) == (State.SUCCEEDED, 2)  # 003-30
     first.stop_all(signal.SIGCONT)
     refused = until(
         lambda: [e for e in app.jobs.history(job.id) if e.type == "job.stale_refused"], 10
     )
-    assert refused[0].token == 1
+    assert refused[0].token == 1  # 000-33
     endings = [
         e
         for e in app.jobs.history(job.id)
@@ -193,10 +211,3 @@ def test_writes_of_a_worker_that_was_stopped_past_its_lease_are_refused(
     another = app.enqueue("nap", {"seconds": 0})
     assert app.jobs.wait(another.id, 10).state is State.SUCCEEDED
     until(lambda: "new id" in first.text(), 5)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from mulligan import Mulligan, State
+from support.proc import cpu_seconds
 from support.waiting import until
 from support.worker import Worker
 
@@ -38,11 +38,6 @@ def no_more_files(pid: int) -> Iterator[None]:
         yield
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_worker_without_free_descriptors_waits_and_continues(

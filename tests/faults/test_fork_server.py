@@ -21,6 +21,7 @@ from mulligan.worker.supervisor import fork_server
 from mulligan.worker.supervisor.fork_server import ForkedProcess
 from mulligan.worker.supervisor.runner_process import KillReason, RunnerCommand, RunnerProcess
 from mulligan.worker.supervisor.runners import Runners
+from support.proc import is_alive, stat_fields
 from support.waiting import until
 from support.worker import Worker
 
@@ -49,17 +50,6 @@ def open_files(pid: int) -> dict[str, str]:
     return {entry.name: str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-def stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ["X"]
-
-
-def alive(pid: int) -> bool:
-    return stat(pid)[0] not in "ZX"
-
-
 def run_job(app: Mulligan, kind: str = "alone") -> object:
     done = app.jobs.wait(app.enqueue(kind, {}).id, 15)
     assert (done.state, done.losses) == (State.SUCCEEDED, 0)
@@ -82,7 +72,7 @@ def test_a_forked_runner_equals_one_started_as_a_new_process(app: Mulligan, star
         assert set(environ) - {mark, ""} == {
             one for one in read_proc(server, "environ") if "MULLIGAN_ATTEMPT" not in one
         }
-        parent, session = int(stat(pid)[1]), int(stat(pid)[3])
+        parent, session = int(stat_fields(pid)[1]), int(stat_fields(pid)[3])
         assert (parent, session) == (worker.pid, pid)
         assert open_files(pid)["0"] == os.devnull
         shared = {file for file in open_files(pid).values() if file in open_files(server).values()}
@@ -106,7 +96,7 @@ def test_a_process_that_a_handler_moved_to_another_session_is_killed_with_its_ru
     start()
     daemon = run_job(app, "leaves_a_daemon")
     assert isinstance(daemon, int)
-    until(lambda: not alive(daemon), 10, "killed by its mark")
+    until(lambda: not is_alive(daemon), 10, "killed by its mark")
 
 
 def test_exit_status_and_peak_memory_of_a_runner_are_recorded(tmp_path: Path) -> None:
@@ -114,7 +104,7 @@ def test_exit_status_and_peak_memory_of_a_runner_are_recorded(tmp_path: Path) ->
         async with start_runners(tmp_path) as runners:
             runner = await start_runner(runners)
             os.kill(runner.pid, signal.SIGSEGV)
-            await wait_until(lambda: stat(runner.pid)[0] == "Z")
+            await wait_until(lambda: stat_fields(runner.pid)[0] == "Z")
             death = runner.reap()
             runner.detach()
             assert (death.signal, death.exit_code) == (signal.SIGSEGV, None)
@@ -158,7 +148,7 @@ def test_a_frozen_fork_server_is_replaced_and_runners_start_without_it(
     done = app.jobs.wait(job.id, 15)
     assert (done.state, done.losses) == (State.SUCCEEDED, 0)
     assert "the fork server failed: timed out" in worker.text()
-    assert not alive(before)
+    assert not is_alive(before)
     until(lambda: worker.fork_server() not in (0, before), 10, "the fork server is restarted")
     assert worker.end() == 0
 
@@ -241,11 +231,11 @@ def test_the_fork_server_ends_with_its_worker(
     job = app.enqueue("nap", {"seconds": 60 if len(signals) > 1 else 0})
     until(lambda: starts(job.id))
     server = worker.fork_server()
-    assert alive(server)
+    assert is_alive(server)
     for number in signals:
         worker.signal(number)
     worker.process.wait(10)
-    until(lambda: not alive(server) and not worker.runners_left(), 2)
+    until(lambda: not is_alive(server) and not worker.runners_left(), 2)
 
 
 def test_orphans_adopted_during_a_fork_are_reaped_and_later_ones_are_not_adopted(
@@ -255,16 +245,16 @@ def test_orphans_adopted_during_a_fork_are_reaped_and_later_ones_are_not_adopted
         async with start_runners(tmp_path) as runners:
             with runners._fork_server._adopting_orphans():
                 pid = create_orphan()
-                assert int(stat(pid)[1]) == os.getpid()
+                assert int(stat_fields(pid)[1]) == os.getpid()
             subreaper = ctypes.c_int()
             ctypes.CDLL(None).prctl(
                 fork_server.PR_GET_CHILD_SUBREAPER, ctypes.byref(subreaper), 0, 0, 0
             )
             assert not subreaper.value, "only during a fork"
             os.kill(pid, signal.SIGKILL)
-            await wait_until(lambda: stat(pid)[0] == "Z")
+            await wait_until(lambda: stat_fields(pid)[0] == "Z")
             runner = await start_runner(runners)
-            assert stat(pid) == ["X"]
+            assert stat_fields(pid) == ["X"]
             runner.kill(KillReason.SHUTDOWN)
             runner.process.wait()
             runner.detach()

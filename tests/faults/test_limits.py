@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import Mulligan, State
+from support.proc import is_alive
 from support.waiting import until
 from support.worker import Worker, marked_processes
 
@@ -41,7 +42,7 @@ def test_a_time_limit_ends_an_attempt_and_all_its_processes(
     assert len(starts(job.id)) == 1
     pid = int(starts(job.id)[0].split()[4])
     if kind not in {"sleeping_task", "process_tree"}:
-        until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), 5)
+        until(lambda: not is_alive(pid), 5)
     assert [
         p
         for n in ("611", "612", "613")
@@ -175,13 +176,6 @@ def test_an_app_that_cannot_be_imported_ends_the_worker_with_a_clear_error(start
     worker = start(wait=False, app="support.nowhere:app")
     assert worker.process.wait(15) == 1
     assert "nowhere" in worker.text()
-
-
-def _zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 def _ours(pid: int, folder: Path) -> bool:

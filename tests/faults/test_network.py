@@ -12,6 +12,7 @@ import pytest
 from mulligan import Mulligan
 from mulligan.config import read_settings
 from support.network import Network, network_to
+from support.proc import cpu_seconds
 from support.waiting import until
 from support.worker import FAST, Worker
 
@@ -53,24 +54,20 @@ def worker(network: Network, tmp_path: Path) -> Iterator[Worker]:
     worker.process.wait()
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 def check_starts(
     app: Mulligan, worker: Worker, starts: Starts, seconds: float, within: float
 ) -> None:
     """Enqueue a job each second; each must start in time, at less than a fifth of a core."""
-    used, began = cpu_seconds(worker.pid), time.monotonic()
+    cpu_before = cpu_seconds(worker.pid)
+    began = time.monotonic()
     while time.monotonic() < began + seconds:
         enqueued = time.monotonic()
         job = app.enqueue("nap", {"seconds": 0})
         until(lambda: starts(job.id), within, "the job starts in time")  # noqa: B023
         rest = enqueued + 1 - time.monotonic()
         until(lambda: time.monotonic() >= enqueued + 1, max(1.0, rest))  # noqa: B023
-    used = cpu_seconds(worker.pid) - used
-    assert used < 0.2 * (time.monotonic() - began)
+    cpu_used = cpu_seconds(worker.pid) - cpu_before
+    assert cpu_used < 0.2 * (time.monotonic() - began)
 
 
 def wait_until_listening(app: Mulligan, network: Network, worker: Worker, starts: Starts) -> None:
@@ -80,12 +77,13 @@ def wait_until_listening(app: Mulligan, network: Network, worker: Worker, starts
     until(lambda: starts(job.id), 20)
 
 
+@pytest.mark.timeout(240)
 def test_jobs_start_within_a_poll_while_the_listening_connection_hangs(
     app: Mulligan, network: Network, worker: Worker, starts: Starts
 ) -> None:
     wait_until_listening(app, network, worker, starts)
     network.mute_listeners = True
-    check_starts(app, worker, starts, 20, POLL + SLACK)
+    check_starts(app, worker, starts, 120, POLL + SLACK)
 
 
 def test_jobs_start_within_a_poll_while_the_server_cuts_the_listening_connection(

@@ -56,28 +56,30 @@ def mail() -> Iterator[MailReceiver]:
 
 @pytest.fixture
 def hire(start: Callable[..., Worker]) -> Callable[..., Worker]:
-    def make(mail: MailReceiver | None = None, **said: Any) -> Worker:
+    def make(mail: MailReceiver | None = None, **settings: Any) -> Worker:
         server = (
             {}
             if mail is None
             else {"mail__host": "127.0.0.1", "mail__port": str(mail.port), "mail__tls": "none"}
         )
-        return start(app=APP, worker__concurrency="12", **ALLOWED, **server, **said)
+        return start(app=APP, worker__concurrency="12", **ALLOWED, **server, **settings)
 
     return make
 
 
-def subscribe(app: Mulligan, *receivers: WebReceiver, timeout: float = 2.0) -> None:
+def subscribe(
+    app: Mulligan, *receivers: WebReceiver, timeout: float = 2.0, on: str = "job.died"
+) -> None:
     for receiver in receivers:
-        app.subscriptions.add("job.died", Webhook(receiver.url(), timeout=timeout))
+        app.subscriptions.add(on, Webhook(receiver.url(), timeout=timeout))
 
 
 def die(app: Mulligan, n: int) -> None:
     app.enqueue("dies", {"n": n})
 
 
-def deaths(app: Mulligan) -> int:
-    return int(app.jobs.count("state:dead kind:dies"))
+def deaths(app: Mulligan, kind: str = "dies") -> int:
+    return int(app.jobs.count(f"state:dead kind:{kind}"))
 
 
 def advance(app: Mulligan, seconds: float) -> None:
@@ -112,6 +114,66 @@ def test_a_healthy_receiver_does_not_wait_for_one_that_hangs(app, hire, web):
         )
     assert len(set(healthy.ids())) == 10
     assert 1 <= len(hanging.received) <= 5, "soon nobody goes there any more"
+
+
+@pytest.mark.any_store
+@pytest.mark.timeout(200)
+def test_messages_about_a_job_arrive_in_the_order_of_its_events(app, hire, web):
+    """The receiver refuses some: later messages of the same job wait for the retry."""
+    receiver = web("503", "ok", "503")
+    subscribe(app, receiver, on="job.*")
+    hire()
+    for _ in range(3):
+        app.enqueue("flaky")
+    until(lambda: deaths(app, "flaky") == 3, 60, "all deaths")
+    until(lambda: len(set(receiver.ids(confirmed=True))) == 27, 100, "all messages")
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for message in receiver.received:
+        if message.confirmed:
+            data = {**message.body["data"], "type": message.body["type"]}
+            by_job.setdefault(data["job_id"], []).append(data)
+    assert len(by_job) == 3
+    attempt = ["job.started", "job.retry_scheduled"]
+    for messages in by_job.values():
+        numbers = [message["seq"] for message in messages]
+        assert numbers == sorted(set(numbers))
+        types = [message["type"] for message in messages]
+        assert types == ["job.queued", *attempt * 3, "job.started", "job.died"]
+        started = [one for one in messages if one["type"] == "job.started"]
+        assert [one["retries"] for one in started] == [0, 1, 2, 3]
+        scheduled = [one for one in messages if one["type"] == "job.retry_scheduled"]
+        assert [one["retries"] for one in scheduled] == [1, 2, 3]
+        assert messages[-1]["retries"] == app.jobs.get(messages[-1]["job_id"]).retries == 3
+        assert [one["attempt"] for one in started] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_each_reaction_runs_in_order_while_workers_are_killed(app, hire, tmp_path):
+    """A killed reaction runs again before the next one of its job."""
+    witness = tmp_path / "reactions"
+    environ = {"REACTIONS": str(witness)}
+    worker = hire(environ=environ)
+    jobs = [app.enqueue("flaky") for _ in range(4)]
+
+    def lines() -> list[list[str]]:
+        return [line.split() for line in witness.read_text().splitlines()]
+
+    for n in range(1, 4):
+        until(lambda n=n: witness.exists() and len(lines()) > 4 * n, 60, "some reactions")
+        worker.kill()
+        worker = hire(environ=environ)
+
+    def handled(job_id: str) -> list[str]:
+        return [type_ for job, _, type_ in lines() if job == job_id]
+
+    until(lambda: all("job.died" in handled(job.id) for job in jobs), 90, "all reactions")
+    attempt = ["job.started", "job.retry_scheduled"]
+    for job in jobs:
+        mine = [(int(seq), type_) for job_id, seq, type_ in lines() if job_id == job.id]
+        assert mine == sorted(mine, key=lambda one: one[0]), "in order, some twice"
+        types = [type_ for _, type_ in sorted(set(mine))]
+        assert types == ["job.queued", *attempt * 3, "job.started", "job.died"]
 
 
 @pytest.mark.slow

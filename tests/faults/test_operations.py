@@ -24,6 +24,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 def test_operations_recover_three_hundred_dead_jobs_of_three_causes(
     app: Mulligan, start: Start, tmp_path: Path

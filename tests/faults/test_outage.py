@@ -6,6 +6,8 @@ same outages at full length and draws charts.
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +29,7 @@ SOON = {"retry__base_delay": "2", "retry__factor": "1", "retry__jitter": "none"}
 SHORT = OutageScenario(capacity=60, request_seconds=0.05, declared={"cool_down": 1}, settings=SOON)
 LARGE = replace(SHORT, capacity=1000)
 LEASE = 4.0
+COOL_DOWN = 6.0  # longer than a probe may hang (5 s)
 SETTLED = 1.0  # seconds after which what was in flight at the opening has ended
 
 
@@ -42,6 +45,7 @@ def start_in_an_outage(on: On, world: OutageScenario = SHORT, jobs: int = 120) -
     return stage
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 def test_an_outage_from_the_first_job_on_charges_no_job(on: On) -> None:
     stage = start_in_an_outage(on)
@@ -115,6 +119,36 @@ def test_a_worker_that_dies_during_a_probe_does_not_block_the_breaker(on: On) ->
     )
     stage.gateway.set_mode(OK)
     stage.report(30).check_all(slack=LEASE + 3, others=LEASE + 2)
+
+
+@pytest.mark.slow
+@pytest.mark.any_store
+@pytest.mark.parametrize("end", ["hangs", "its runner is killed", "its worker is killed"])
+def test_the_breaker_closes_within_a_cool_down_and_a_lease_whatever_happens_to_the_probe(
+    on: On, end: str
+) -> None:
+    """Twice during the outage, and a third time just before the gateway recovers."""
+    declared = {"cool_down": COOL_DOWN}
+    stage = start_in_an_outage(on, replace(SHORT, client_timeout=60, declared=declared))
+    for _ in range(3):
+        stage.gateway.set_mode(HANG)
+        ((_, by),) = until(stage.gateway.in_flight, 30, "a probe hangs")
+        worker = next(worker for worker in stage.workers if worker.pid == by)
+        if end == "its runner is killed":
+            for pid in worker.runners():
+                os.kill(pid, signal.SIGKILL)
+        elif end == "its worker is killed":
+            worker.kill()
+        until(lambda: not stage.gateway.in_flight(), 30, "the probe has ended")
+        stage.gateway.set_mode(REFUSE)
+        if end == "its worker is killed":
+            stage.start_workers(1)
+    stage.gateway.set_mode(OK)
+    report = stage.report(60)
+    report.check_all_succeeded()
+    report.check_one_probe_at_a_time(SETTLED)
+    report.check_one_probe_per_cool_down()
+    report.check_closed_soon(slack=LEASE + 3)
 
 
 @pytest.mark.slow
@@ -220,6 +254,7 @@ def died_of_its_own_errors(stage: OutageStage, job_id: str) -> None:
     assert sum(call.tag == "poison" for call in stage.gateway.calls()) <= 4 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 def test_fail_fast_ends_new_jobs_at_once_and_a_manual_retry_succeeds_afterwards(on: On) -> None:
     stage = start_in_an_outage(

@@ -82,6 +82,7 @@ def test_ten_immediate_restarts_of_the_server_under_load_cost_no_job(
     assert worker.runners() == before
 
 
+@pytest.mark.slow
 @only_postgres
 def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
     app: Mulligan, start: Start, starts: Starts, postgres_server: PostgresServer
@@ -99,6 +100,7 @@ def test_a_server_gone_for_longer_than_a_lease_costs_no_job(
     assert [worker.runners() for worker in workers] == before
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 def test_a_fleet_that_was_frozen_charges_no_job_more_than_one_loss(
     app: Mulligan, start: Start, starts: Starts
@@ -134,6 +136,7 @@ def test_a_step_of_the_clock_makes_no_worker_declare_another_lost(
     assert [worker.runners() for worker in workers] == before
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 @pytest.mark.skipif(
     os.getuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"

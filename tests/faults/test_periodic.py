@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mulligan.core.errors import StoreUnavailable
-from mulligan.worker.supervisor import periodic
-from mulligan.worker.supervisor.periodic import PeriodicTasks, Waker
+from mulligan.worker.supervisor import chores
+from mulligan.worker.supervisor.chores import PeriodicTasks, Waker
 
 
 class CountingTask:
@@ -78,8 +78,8 @@ def test_a_thread_that_cannot_be_started_is_tried_again_later(
                 raise RuntimeError(message)
             super().start()
 
-    monkeypatch.setattr(periodic, "THREAD_RETRY_DELAY", 0.001)
-    monkeypatch.setattr(periodic.threading, "Thread", RefusingThread)
+    monkeypatch.setattr(chores, "THREAD_RETRY_DELAY", 0.001)
+    monkeypatch.setattr(chores.threading, "Thread", RefusingThread)
     task = CountingTask()
     play([task], lambda: until(lambda: task.runs >= 2))
     assert len(refused) == 2

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from mulligan import Mulligan, State
@@ -92,6 +97,59 @@ def test_workers_and_clients_work_behind_a_transaction_pooler(
         app.close()
         worker.process.kill()
         worker.process.wait()
+
+
+@pytest.fixture
+def web(pooled_url: str, tmp_path: Path) -> Iterator[str]:
+    """Run `mulligan web` behind the pooler. Yields the address of its API."""
+    port = free_port()
+    environ = {**os.environ, **FAST, "MULLIGAN_DATABASE_URL": pooled_url}
+    command = [sys.executable, "-m", "mulligan", "web", "--port", str(port)]
+    with (tmp_path / "web.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=log)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        until(lambda: is_ready(address), 30)
+        yield f"{address}/api/v1"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return httpx2.get(f"{address}/livez").status_code == HTTPStatus.OK
+    except httpx2.TransportError:
+        return False
+
+
+def test_two_workers_the_web_and_clients_share_a_pool_of_five(
+    pooled_url: str, web: str, tmp_path: Path
+) -> None:
+    settings = read_settings(
+        environ={**FAST, "MULLIGAN_DATABASE_URL": pooled_url}, file=tmp_path / "no"
+    )
+    app = Mulligan(settings=settings)
+    headers = {"Authorization": f"Bearer {app.keys.create('*', 'operator').text}"}
+    workers = [Worker(pooled_url, tmp_path).ready() for _ in range(2)]
+    body = {"kind": "nap", "payload": {"seconds": 0}}
+    try:
+        with (
+            httpx2.Client(headers=headers, timeout=30) as client,
+            client.stream("GET", f"{web}/events?filter=type:job.succeeded") as stream,
+        ):
+            answers = [client.post(f"{web}/jobs", json=body) for _ in range(30)]
+            ids = {answer.json()["id"] for answer in answers}
+            assert {app.jobs.wait(job_id, 30).state for job_id in ids} == {State.SUCCEEDED}
+            events = (line for line in stream.iter_lines() if line.startswith("data:"))
+            succeeded = {json.loads(line[5:])["job_id"] for line in islice(events, len(ids))}
+            assert succeeded == ids
+        assert [worker.end() for worker in workers] == [0, 0]
+    finally:
+        app.close()
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
 
 
 def test_doctor_detects_the_pooler_and_explains_its_effect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,44 @@ def test_an_outcome_the_database_refuses_ends_only_its_own_job(app: Mulligan, st
     later = app.enqueue("says", {"text": "still here", "times": 1})
     assert app.jobs.wait(later.id, 10).state is State.SUCCEEDED
     assert worker.process.poll() is None
+
+
+SLOW_RESULT = """
+CREATE FUNCTION mulligan.be_slow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_sleep(4); RETURN NEW; END $$;
+CREATE TRIGGER be_slow BEFORE UPDATE ON mulligan.job FOR EACH ROW
+WHEN (NEW.result LIKE '%slow%') EXECUTE FUNCTION mulligan.be_slow()
+"""
+TOO_LARGE_RESULT = """
+CREATE FUNCTION mulligan.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'too large' USING ERRCODE = '54000'; END $$;
+CREATE TRIGGER refuse BEFORE UPDATE ON mulligan.job FOR EACH ROW
+WHEN (NEW.result LIKE '%slow%') EXECUTE FUNCTION mulligan.refuse()
+"""
+only_postgres = pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
+
+
+@only_postgres
+@pytest.mark.parametrize("cause", [SLOW_RESULT, TOO_LARGE_RESULT], ids=["timeout", "limit"])
+def test_an_outcome_that_can_never_be_written_is_no_outage_and_delays_no_other_job(
+    app: Mulligan, store_url: str, tmp_path: Path, cause: str
+) -> None:
+    with app.transaction() as connection:
+        connection.execute(cause)
+    bad = app.enqueue("says", {"text": "slow", "times": 20_000})
+    good = [app.enqueue("says", {"text": "fine", "times": 1}) for _ in range(6)]
+    separator = "&" if "?" in store_url else "?"
+    url = f"{store_url}{separator}options=-c%20statement_timeout%3D1500"
+    worker = Worker(url, tmp_path).ready()
+    try:
+        assert {app.jobs.wait(job.id, 20).state for job in good} == {State.SUCCEEDED}
+        later = app.enqueue("says", {"text": "still here", "times": 1})
+        assert app.jobs.wait(later.id, 10).state is State.SUCCEEDED
+        dead = app.jobs.wait(bad.id, 60)
+        assert dead.error is not None
+        assert (dead.state, dead.error["code"]) == (State.DEAD, "OUTCOME_REFUSED")
+    finally:
+        assert worker.end() == 0
 
 
 @pytest.mark.any_store

@@ -43,6 +43,7 @@ from mulligan.worker.supervisor.runner_process import (
 )
 from mulligan.worker.supervisor.runners import Runners
 from support.builders import make_failure, make_lease
+from support.proc import is_alive
 from support.reluctant import FORGET, STAY
 from support.store import RELEASED, RETURNED, claim_new_job, settle_leases, sql
 from support.troubled import NO_FORK, PROGRAM, SHORT_TIMEOUTS, Faults
@@ -75,13 +76,6 @@ def count_events(app: Mulligan, job: Job, what: str) -> int:
 
 def open_files() -> set[Path]:
     return set(Path("/proc/self/fd").iterdir())
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 # --- Runners that do not start ---
@@ -187,7 +181,7 @@ def test_a_runner_that_does_not_exit_when_drained_is_killed(
     done = [app.jobs.wait(job.id, 15) for job in jobs]
     assert {job.state for job in done} == {State.SUCCEEDED}
     assert are_uncharged(app, *jobs)
-    until(lambda: not any(alive(job.result) for job in done), 5)
+    until(lambda: not any(is_alive(job.result) for job in done), 5)
     assert [count_events(app, job, "succeeded") for job in jobs] == [1, 1, 1]
     assert worker.process.poll() is None
 
@@ -203,7 +197,7 @@ def test_a_retiring_runner_is_killed_after_the_neighbour_grace_and_neighbours_ar
     over = app.enqueue("sleeping_thread", {}, timeout=0.2)
     dead = app.jobs.wait(over.id, 10)
     assert (dead.state, dead.failures, dead.losses, dead.attempts) == (State.DEAD, 1, 0, 1)
-    assert not alive(retiring)
+    assert not is_alive(retiring)
     for job in long:
         done = app.jobs.wait(job.id, 10)
         assert (done.state, done.failures, done.losses, done.token) == (State.SUCCEEDED, 0, 0, 2)
@@ -230,7 +224,7 @@ def test_a_runner_that_never_becomes_ready_is_killed_and_replaced(
                 later.setattr(runner_process, "LOAD_LIMIT_NS", 0)
                 runners.tick()
             await wait_until(lambda: runners.can_accept)
-            assert not alive(second.pid)
+            assert not is_alive(second.pid)
 
     asyncio.run(scenario())
 

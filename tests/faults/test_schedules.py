@@ -110,6 +110,7 @@ def test_killed_and_frozen_workers_miss_no_slot_while_one_lives(
     assert all(begun >= slot for slot, _, begun in times if begun is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.any_store
 def test_after_a_time_without_workers_only_the_newest_slot_runs_and_the_others_are_reported(
     app: Mulligan, start: Callable[..., Worker], ledger: Ledger

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,8 +28,10 @@ from support.store import (
     a_job,
     a_worker,
     attempts,
+    claim,
     claim_new_job,
     close_worker,
+    enqueue,
     event_types,
     get,
     insert,
@@ -286,6 +289,22 @@ def test_a_sweep_before_the_registration_recovers_jobs(
     assert get(store, lease.id).state == "queued"
 
 
+def test_one_sweep_recovers_all_jobs_of_a_lost_worker(
+    store: Store, store_url: str, tmp_path: Path
+) -> None:
+    open_worker(store, "lost")
+    enqueue(store, 3000)
+    claimed = 0
+    while claimed < 3000:
+        claimed += len(claim(store, 1000, worker="lost"))
+    close_worker(store, "lost")
+    chores = Chores(store, Settings(database_url=store_url), tmp_path)
+    began = time.monotonic()
+    assert chores.recover("me") == 3000
+    assert time.monotonic() - began < 7
+    assert sql(store, "SELECT DISTINCT state FROM {p}job") == [("queued",)]
+
+
 def test_after_an_outage_no_worker_is_declared_lost_before_one_full_lease(
     store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,7 +313,8 @@ def test_after_an_outage_no_worker_is_declared_lost_before_one_full_lease(
     chores = Chores(store, Settings(database_url=store_url), tmp_path)
     lease = chores.settings.worker.lease
     open_worker(store, "me")
-    other = a_worker("other", lease=round(lease * SECOND))
+    with store.read() as tx:
+        other = a_worker("other", lease=round(lease * SECOND), renewed_at=tx.now())
 
     def renewed_for(seconds: float) -> None:
         for _ in range(10):

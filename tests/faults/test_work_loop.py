@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -259,6 +260,26 @@ def test_jobs_are_claimed_ahead_after_short_ones(store: Store) -> None:
         scene.loop.wake()
         await scene.until(lambda: scene.loop.all_written)
         assert scene.runners.count == 40
+
+    scene.play(act)
+
+
+def test_endings_gather_for_one_transaction_while_the_runner_has_enough_work(store: Store) -> None:
+    scene = Scene(store)
+
+    async def act(scene: Scene) -> None:
+        enqueue(store, 2000)
+        while scene.runners.count < 800:  # 800 jobs of 1 ms in 4 slots are work for 0.2 s
+            scene.runners.end(scene.runners.leases[:1], duration_ms=SHORT)
+            await scene.until(lambda: scene.loop.all_written)
+        scene.transactions.recorded.clear()
+        began = time.monotonic()
+        for lease in scene.runners.leases[:100]:
+            scene.runners.end([lease], duration_ms=SHORT)
+            await asyncio.sleep(0.002)
+        await scene.until(lambda: scene.loop.all_written)
+        transactions = len(scene.transactions.recorded)
+        assert transactions <= 2 + (time.monotonic() - began) / work_loop.GATHER
 
     scene.play(act)
 

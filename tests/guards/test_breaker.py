@@ -19,7 +19,7 @@ from mulligan.guards.breaker import (
     probe_timeout,
     start_probe,
 )
-from mulligan.guards.state import NEW_GUARD, BreakerConfig, GuardState, ManualOverride, parse_guard
+from mulligan.guards.state import NEW_GUARD, BreakerConfig, GuardState, ManualOverride, load_guard
 from mulligan.guards.window import DependencyTally, ProbeVerdict, duration_step, parse_tally
 
 NOW = 1_000_000 * SECOND
@@ -53,7 +53,7 @@ def is_open(now=NOW, rng=None, **more):
 
 
 def with_probe(guard, job="p1", now=None, kind="call"):
-    return start_probe(guard, job, 1, kind, guard.probe_at if now is None else now)
+    return start_probe(guard, (job, 1), kind, CONFIG, guard.probe_at if now is None else now)
 
 
 def ended(guard, passed, now, job="p1", rng=None):
@@ -170,21 +170,35 @@ def test_next_probe_replaces_a_probe_of_a_dead_worker():
     assert guard.tried_jobs == ("p1",)
 
 
+def test_probe_without_verdict_is_followed_by_the_next_one_a_cool_down_later():
+    guard = is_open()
+    began = guard.probe_at
+    guard = with_probe(guard)  # its worker is killed
+    assert not is_probe_due(guard, began + CONFIG.cool_down - 1)
+    assert is_probe_due(guard, began + CONFIG.cool_down)
+
+
+def test_probe_of_unknown_duration_takes_at_most_a_cool_down():
+    guard = replace(NEW_GUARD, opened_at=NOW)
+    soon = replace(CONFIG, cool_down=8 * SECOND)
+    assert probe_timeout(guard, "call", soon, NOW) == 8 * SECOND
+
+
 def test_probe_times_out_at_three_times_the_usual_duration():
     guard = replace(NEW_GUARD, opened_at=NOW)
-    assert probe_timeout(guard, "call", NOW) == 30 * SECOND
+    assert probe_timeout(guard, "call", CONFIG, NOW) == 30 * SECOND
     quick = replace(guard, times={"call": {duration_step(100): 50}})
-    assert probe_timeout(quick, "call", NOW) == 5 * SECOND
+    assert probe_timeout(quick, "call", CONFIG, NOW) == 5 * SECOND
     slow = replace(guard, times={"call": {duration_step(8000): 50}})
-    assert probe_timeout(slow, "call", NOW) == pytest.approx(24 * SECOND, rel=0.2)
+    assert probe_timeout(slow, "call", CONFIG, NOW) == pytest.approx(24 * SECOND, rel=0.2)
 
 
 def test_probe_timeout_grows_with_the_outage():
     guard = replace(NEW_GUARD, opened_at=NOW)
-    assert probe_timeout(guard, "encode", NOW + 7200 * SECOND) == 1800 * SECOND
+    assert probe_timeout(guard, "encode", CONFIG, NOW + 7200 * SECOND) == 1800 * SECOND
     quick = replace(guard, times={"call": {duration_step(100): 50}})
-    assert probe_timeout(quick, "call", NOW + 60 * SECOND) == 15 * SECOND
-    assert probe_timeout(quick, "call", NOW + 86_400 * SECOND) == 225 * SECOND
+    assert probe_timeout(quick, "call", CONFIG, NOW + 60 * SECOND) == 15 * SECOND
+    assert probe_timeout(quick, "call", CONFIG, NOW + 86_400 * SECOND) == 225 * SECOND
 
 
 def test_durations_do_not_decay_during_an_outage():
@@ -283,16 +297,16 @@ def test_guard_survives_json():
     guard = replace(
         guard, times={"call": {3: 2.5}}, override=ManualOverride(open=False, until=None)
     )
-    assert parse_guard(guard.to_json()) == guard
+    assert load_guard(guard.to_json()) == guard
     with_a_probe = with_probe(is_open())
-    assert parse_guard(with_a_probe.to_json()) == with_a_probe
+    assert load_guard(with_a_probe.to_json()) == with_a_probe
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "nonsense", '{"probe": 3}', '{"window": [1]}', '{"later": 1}']
 )
 def test_unreadable_state_is_reset(text):
-    assert parse_guard(text) == GuardState()
+    assert load_guard(text) == GuardState()
 
 
 def test_tally_survives_json():

@@ -8,16 +8,18 @@ import json
 import pytest
 
 from mulligan import Fail, Fixed, Hold, Policy
+from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.events.queries import EventQueries
+from mulligan.failures.codes import worker_lost
 from mulligan.guards.queries import GuardQueries
-from mulligan.guards.state import parse_guard
+from mulligan.guards.state import load_guard
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.queries import WorkerQueries
 from support.app_tools import advance, load_attempts, run_job
 from support.flaky_service import RETRIES, break_gateway, job_states, run_until_ended
-from support.store import open_worker
+from support.store import HOUR, a_job, insert, open_worker
 
 
 def dependency_events(app, prefix="dependency."):
@@ -97,6 +99,22 @@ def test_slow_calls_open_the_breaker(app, line, call):
     assert {job.refresh().failures for job in jobs} == {0}
 
 
+def test_a_failure_that_names_one_of_two_dependencies_blames_that_one(make_app):
+    app = make_app()
+    for key in ("stripe", "warehouse"):
+        app.dependency(key, min_calls=3)
+
+    @app.job(uses=["stripe", "warehouse"], policy=RETRIES)
+    def order(n: int) -> None:
+        raise ConnectionRefusedError(111, "api.stripe.com:443 refused the connection")
+
+    jobs = [order.enqueue(n=n) for n in range(12)]
+    app.run_inline()
+    assert app.dependencies.get("stripe").state == "open"
+    assert app.dependencies.get("warehouse").state == "closed"
+    assert "stripe" in jobs[-1].refresh().why
+
+
 # -- probes --------------------------------------------------------------------------------------
 def test_no_job_runs_before_the_probe_time(app, line, call):
     break_gateway(app, line, call)
@@ -115,6 +133,16 @@ def test_failed_probe_job_is_not_charged(app, line, call):
     advance(app, 31)
     app.run_inline()
     assert len(set(line.calls)) == 6, "another one tries"
+
+
+def test_an_outage_ends_as_soon_if_there_are_very_many_lanes(app, line, call):
+    new = [a_job(kind="call", queue=f"A{n:04}", uses="gateway", delay=HOUR) for n in range(500)]
+    insert(app.store, *new)
+    jobs = break_gateway(app, line, call)
+    line.up()
+    advance(app, 31)
+    run_until_ended(app, jobs)
+    assert job_states(jobs) == {"succeeded"}
 
 
 def test_three_passed_probes_release_all_jobs(app, line, call):
@@ -210,6 +238,25 @@ def test_probe_of_a_lost_worker_does_not_block_the_breaker(app, line, call):
     assert lease.timeout <= 30 * SECOND
 
 
+def test_probe_that_kills_its_process_is_followed_by_the_next_one_a_cool_down_later(
+    app, line, call
+):
+    break_gateway(app, line, call)
+    advance(app, 31)
+    open_worker(app.store, "w9")
+    claimer = create_claimer("w9", app.manifest())
+    with app.store.begin() as tx:
+        [lease] = claimer.claim(tx, 1).leases
+        began = tx.now()
+    lost = Ending(lease, Outcome(Ended.LOST, failure=worker_lost("w9")), 10)
+    with app.store.begin() as tx:
+        claimer.observer.observe(tx, [lost], tx.now())
+    (guard,) = claimer.observer.guards.values()
+    assert guard.probe is None
+    assert lease.id in guard.tried_jobs
+    assert guard.probe_at >= began + 15 * SECOND, "at least half a cool-down, as after a failure"
+
+
 # -- fail fast -----------------------------------------------------------------------------------
 def test_fail_fast_ends_new_jobs_with_its_own_code(app, line, call):
     break_gateway(app, line, call, mode="fail_fast", probe=lambda: line.error is None)
@@ -232,7 +279,7 @@ def test_fail_fast_deaths_do_not_count_as_failures(app, line, call):
     break_gateway(app, line, call, mode="fail_fast")
     with app.store.read() as tx:
         [row] = GuardQueries(tx).list_guards()
-    assert parse_guard(row.body).window.failed == 0
+    assert load_guard(row.body).window.failed == 0
 
 
 # -- manual --------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_operator_limits_win_until_cleared(app, calls):
     advance(app, 61)
     assert app.dependencies.get("gateway").concurrency == 8
     assert app.dependencies.clear("gateway").set_by_hand is False
-    with pytest.raises(NotFound, match="did you mean gateway"):
+    with pytest.raises(NotFound, match="Did you mean gateway"):
         app.dependencies.clear("gatewey")
 
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan import Rule
 from mulligan.core.attempt import Cls, Decision, Ground, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.job import State
 from mulligan.failures import codes as ends
+from mulligan.failures.matcher import Rulebook, apply_verdict_rules
 from mulligan.guards import kind_breaker as cause
 from mulligan.guards.kind_breaker import (
     DEFAULT_KIND_BREAKER,
@@ -67,7 +69,8 @@ def test_five_deaths_of_two_owners_hold_the_kind_with_a_reason():
     assert held.since == NOW
     assert held.job == "job4"
     assert held.reason == (
-        "5 jobs of 2 owners died with BOOM since 2023-11-14 22:13:20 UTC, and none succeeded: It broke."
+        "5 jobs of 2 owners failed in a row with BOOM since 2023-11-14 22:13:20 UTC;"
+        " the others wait instead of dying: It broke."
     )
 
 
@@ -249,8 +252,12 @@ def test_job_that_is_retried_does_not_count(cls):
     ],
     ids=lambda failure: failure.code,
 )
-def test_system_codes_without_a_cause_do_not_count(failure):
+def test_system_codes_without_a_cause_do_not_count_under_any_name(failure):
     assert death(failure, failures=9) is None
+    book = Rulebook([Rule("other", verdict=failure.code, code="UNKNOWN", cls="unknown")])
+    renamed = apply_verdict_rules(failure, [book])
+    assert renamed.code == "UNKNOWN"
+    assert death(renamed, failures=9) is None
 
 
 @pytest.mark.parametrize(

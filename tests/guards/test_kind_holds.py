@@ -9,9 +9,10 @@ import pytest
 
 from mulligan import Fail, Fixed, Policy
 from mulligan.core.errors import NotFound, Refused
+from mulligan.doctor.verify.checker import verify
 from mulligan.events.queries import EventQueries
 from mulligan.guards.kind_breaker import KindDeath
-from mulligan.guards.observer import KindObserver
+from mulligan.guards.kind_observer import KindObserver
 from mulligan.guards.queries import GuardQueries
 from support.app_tools import advance, run_job
 
@@ -62,14 +63,14 @@ def test_many_deaths_of_one_cause_hold_the_kind_and_alert_once(app, draw):
     app.run_inline()
     assert states(jobs) == ["dead"] * 4 + ["queued"] * 26
     (held,) = [kind for kind in app.kinds.list() if kind.held]
-    assert (held.name, held.actor, held.jobs, held.owners, held.ready) == (
+    assert (held.name, held.actor, held.jobs, held.owners, held.held_jobs) == (
         "draw",
         "guard",
         5,
         3,
         26,
     )
-    assert held.reason.startswith("5 jobs of 3 owners died with")
+    assert held.reason.startswith("5 jobs of 3 owners failed in a row with")
     (alert,) = list_events(app, "alert.")
     assert (alert.type, alert.actor, alert.job_id) == ("alert.fired", "guard", jobs[4].id)
     assert alert.data["kind"] == "draw"
@@ -93,7 +94,7 @@ def test_explain_of_a_held_kind(app, draw):
     app.run_inline()
     now = app.jobs.explain(jobs[5].id).now
     assert "kind draw is held since" in now
-    assert 'by its guard, reason "5 jobs of 3 owners died' in now
+    assert 'by its guard, reason "5 jobs of 3 owners failed' in now
     assert now.endswith("until someone releases it. Sooner: mulligan kinds release draw")
 
 
@@ -300,3 +301,76 @@ def test_async_kinds(app, draw):
 
     assert asyncio.run(talk()) == (["draw"], False)
     assert draw
+
+
+# --- Trials ---
+
+
+def test_trial_runs_exactly_one_job_and_the_kind_stays_held(app, draw, world):
+    jobs = feed(draw, 30)
+    app.run_inline()
+    world.broken = ""
+    advance(app, 60)
+    status = app.kinds.try_one("draw", reason="new certificate")
+    assert (status.held, status.trial_result) == (True, "waiting")
+    app.run_inline()
+    assert states(jobs) == ["dead"] * 4 + ["queued"] + ["succeeded"] + ["queued"] * 24
+    status = app.kinds.get("draw")
+    assert (status.held, status.held_jobs, status.trial) == (True, 25, jobs[5].id)
+    assert status.trial_result == "succeeded"
+    (event,) = list_events(app, "job.tried")
+    assert (event.job_id, event.owner, event.actor) == (jobs[5].id, "orbit", "python")
+    assert (event.data["kind"], event.data["reason"]) == ("draw", "new certificate")
+    assert not verify(app.store).violations
+
+
+def test_trial_that_fails_again_is_not_charged_and_the_next_one_takes_another_job(app, draw):
+    jobs = feed(draw, 30)
+    app.run_inline()
+    first = app.kinds.try_one("draw").trial
+    app.run_inline()
+    assert app.kinds.get("draw").trial_result == app.kinds.get("draw").code
+    assert states(jobs) == ["dead"] * 4 + ["queued"] * 26
+    assert app.jobs.get(first).failures == 0
+    second = app.kinds.try_one("draw").trial
+    app.run_inline()
+    assert second != first
+    assert app.kinds.get("draw").held
+    assert not verify(app.store).violations
+
+
+def test_trial_is_refused_without_a_hold_without_a_job_and_while_another_one_waits(app, draw):
+    with pytest.raises(Refused, match="kind 'draw' is not held"):
+        app.kinds.try_one("draw")
+    app.kinds.hold("draw")
+    with pytest.raises(Refused, match="no job of kind 'draw' waits"):
+        app.kinds.try_one("draw")
+    job = draw.enqueue()
+    app.kinds.try_one("draw")
+    with pytest.raises(Refused, match=f"job {job.id} of kind 'draw' is being tried"):
+        app.kinds.try_one("draw")
+
+
+def test_trial_of_a_job_that_is_cancelled_first_does_not_run(app, draw):
+    job = draw.enqueue()
+    other = draw.enqueue()
+    app.kinds.hold("draw")
+    app.kinds.try_one("draw")
+    app.jobs.cancel(job.id)
+    app.run_inline()
+    assert states([job, other]) == ["cancelled", "queued"]
+    assert app.kinds.get("draw").trial_result == "not run"
+    with app.store.read() as tx:
+        assert not any(row.active for row in GuardQueries(tx).list_guards())
+
+
+def test_release_forgets_a_trial_that_has_not_run(app, draw, world):
+    world.broken = ""
+    draw.enqueue()
+    app.kinds.hold("draw")
+    app.kinds.try_one("draw")
+    status = app.kinds.release("draw")
+    assert (status.held, status.trial) == (False, "")
+    app.run_inline()
+    app.kinds.hold("draw")
+    assert app.kinds.get("draw").trial == ""

@@ -31,11 +31,13 @@ def test_same_traceback_gives_the_same_location():
     assert len(frames._summaries) == 1
 
 
+def count_frames(trace: TracebackType | None) -> int:
+    lines, _, _ = summarise_traceback(trace)
+    return sum(" in " in line and "| " not in line for line in lines)
+
+
 def test_other_depth_or_home_gives_another_location():
-    assert (
-        len(summarise_traceback(raised(1).__traceback__)[0])
-        == len(summarise_traceback(raised(3).__traceback__)[0]) - 2
-    )
+    assert count_frames(raised(1).__traceback__) == count_frames(raised(3).__traceback__) - 2
     assert (
         summarise_traceback(raised().__traceback__)[2]
         != summarise_traceback(raised().__traceback__, "elsewhere")[2]
@@ -60,8 +62,9 @@ def test_location_cache_is_bounded(monkeypatch):
 
 
 def test_innermost_frames_of_a_deep_traceback_count():
-    lines, app_frames, _ = summarise_traceback(raised(100).__traceback__)
-    assert (len(lines), len(app_frames)) == (frames.MAX_FRAMES, 1)
+    trace = raised(100).__traceback__
+    _, app_frames, _ = summarise_traceback(trace)
+    assert (count_frames(trace), len(app_frames)) == (frames.MAX_FRAMES, 1)
 
 
 def test_no_traceback_has_no_location():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -28,11 +29,12 @@ def app(settings: Settings) -> Iterator[Mulligan]:
     app = Mulligan(settings=settings)
 
     @app.job(name="works")
-    def works(text: str = "") -> str:
-        return text
+    def works(text: str = "", batch: str = "") -> str:
+        return text or batch
 
     @app.job(name="fails", policy=Policy(max_retries=0))
     def fails(text: str = "") -> Fail:
+        logging.getLogger("site").warning("cannot read %s password=hunter2", text)
         return Fail(
             "BAD_FILE", f"private: {text}", public="This file could not be read.", final=True
         )

@@ -1,9 +1,14 @@
-"""`/jobs`: what Python can do with jobs, for whom it is meant and for nobody else."""
+"""`/jobs`: the actions that Python has for jobs, each for the roles and owners it is meant for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from mulligan import Unique
+from mulligan.manifest.declared import publish_manifest
 from support.app_tools import run_job
 from support.store import run_concurrently
 
@@ -46,13 +51,15 @@ def test_a_job_is_enqueued_read_explained_and_repaired(app, client, key):
     assert "row 17" in attempt["private"]["message"]
     events = client.get(f"{path}/events", headers=headers).json()["events"]
     assert [event["type"] for event in events] == ["job.queued", "job.started", "job.died"]
+    numbers = [event["seq"] for event in events]
+    assert numbers == sorted(set(numbers))
     explained = client.get(f"{path}/explain", headers=headers).json()
     assert "retry by hand" in explained["moves"]
     again = post(
         client,
         f"/jobs/{job['id']}/retry",
         headers,
-        reason="mended",
+        reason="fixed",
         overrides={"max_retries": 1},
         at=60,
     )
@@ -61,9 +68,9 @@ def test_a_job_is_enqueued_read_explained_and_repaired(app, client, key):
         2,
         1,
     )
-    deed = app.events.list(type="job.retried")[0]
-    assert deed.actor.startswith("key:mk_")
-    assert deed.data["reason"] == "mended"
+    action = app.events.list(type="job.retried")[0]
+    assert action.actor.startswith("key:mk_")
+    assert action.data["reason"] == "fixed"
 
 
 def test_an_action_that_the_state_forbids_is_a_conflict_with_a_code(app, client, key):
@@ -104,20 +111,18 @@ def test_another_owners_job_answers_like_an_unknown_one(app, client, key):
     for role in ("viewer", "operator", "admin"):
         headers = key("acme", role)
         for path in ("", "/attempts", "/events", "/explain"):
-            own, theirs, none = (
-                client.get(f"/api/v1/jobs/{one}{path}", headers=headers)
-                for one in (mine.id, foreign.id, UNKNOWN)
-            )
+            own = client.get(f"/api/v1/jobs/{mine.id}{path}", headers=headers)
+            theirs = client.get(f"/api/v1/jobs/{foreign.id}{path}", headers=headers)
+            unknown = client.get(f"/api/v1/jobs/{UNKNOWN}{path}", headers=headers)
             assert own.status_code == 200
-            assert (theirs.status_code, none.status_code) == (404, 404)
-            assert theirs.text.replace(foreign.id, UNKNOWN) == none.text
+            assert (theirs.status_code, unknown.status_code) == (404, 404)
+            assert theirs.text.replace(foreign.id, UNKNOWN) == unknown.text
+        refused = 403 if role == "viewer" else 404
         for action in ACTIONS:
-            theirs, none = (
-                post(client, f"/jobs/{one}/{action}", headers, reason="x")
-                for one in (foreign.id, UNKNOWN)
-            )
-            assert theirs.status_code == none.status_code == (403 if role == "viewer" else 404)
-            assert theirs.text.replace(foreign.id, UNKNOWN) == none.text
+            theirs = post(client, f"/jobs/{foreign.id}/{action}", headers, reason="x")
+            unknown = post(client, f"/jobs/{UNKNOWN}/{action}", headers, reason="x")
+            assert (theirs.status_code, unknown.status_code) == (refused, refused)
+            assert theirs.text.replace(foreign.id, UNKNOWN) == unknown.text
     assert app.jobs.get(foreign.id).generation == 1
     assert client.get(f"/api/v1/jobs/{foreign.id}", headers=key("*", "viewer")).status_code == 200
     assert post(client, f"/jobs/{mine.id}/retry", key("acme", "viewer")).status_code == 403
@@ -158,7 +163,9 @@ def test_a_list_continues_at_its_cursor(app, client, key):
     found = []
     cursor = None
     while True:
-        params = {"filter": "kind:works", "limit": 3} | ({"cursor": cursor} if cursor else {})
+        params = {"filter": "kind:works", "limit": 3}
+        if cursor:
+            params["cursor"] = cursor
         page = client.get("/api/v1/jobs", params=params, headers=headers).json()
         found += [job["id"] for job in page["jobs"]]
         first, cursor = cursor or page["next"], page["next"]
@@ -240,12 +247,99 @@ def test_internal_jobs_are_visible_to_scope_star_only(app, client, key):
 def test_only_operators_find_private_text(app, client, key):
     run_job(app, app.enqueue("fails", {"text": "row seventeen"}, owner="acme"))
     for path, name in (("/jobs", "jobs"), ("/failures", "failures")):
-        found = {
-            role: len(
-                client.get(
-                    f"/api/v1{path}", params={"filter": '"row seventeen"'}, headers=key("*", role)
-                ).json()[name]
-            )
-            for role in ("viewer", "operator")
-        }
-        assert found == {"viewer": 0, "operator": 1}, path
+        for role, count in (("viewer", 0), ("operator", 1)):
+            params = {"filter": '"row seventeen"'}
+            answer = client.get(f"/api/v1{path}", params=params, headers=key("*", role))
+            assert len(answer.json()[name]) == count, (path, role)
+
+
+def test_a_job_over_http_is_what_the_manifest_declares(app, client, key):
+    @app.job(name="charge", unique=Unique(by="payload.order"), uses="account-{account}")
+    def charge(order: int, account: int) -> None: ...
+
+    @app.job(name="compute", uses=lambda payload: payload["host"])
+    def compute(host: str) -> None: ...
+
+    with app.store.begin() as tx:
+        publish_manifest(tx, replace(app.manifest("site:app"), release="next"))
+    headers = key("*", "operator")
+    payload = {"order": 7, "account": 9}
+    first = post(client, "/jobs", headers, kind="charge", payload=payload)
+    twin = post(client, "/jobs", headers, kind="charge", payload=payload)
+    assert (first.status_code, twin.status_code) == (201, 200)
+    assert twin.json()["deduplicated"]
+    assert twin.json()["id"] == first.json()["id"]
+    assert first.json()["uses"] == ["account-9"]
+    many = post(client, "/jobs/bulk", headers, jobs=[{"kind": "charge", "payload": payload}] * 2)
+    assert [job["id"] for job in many.json()["jobs"]] == [first.json()["id"]] * 2
+    for kind, nonsense, detail in (
+        ("charge", {"order": "seven", "account": 9}, 'order: expected an integer, got "seven"'),
+        ("charge", {"order": 7}, "account: is missing"),
+        ("compute", {"host": "a"}, "a function of the app computes its dependencies"),
+    ):
+        refused = post(client, "/jobs", headers, kind=kind, payload=nonsense)
+        assert (refused.status_code, refused.json()["code"]) == (422, "PAYLOAD_REFUSED")
+        assert detail in refused.json()["detail"]
+    assert app.jobs.count("kind:charge,compute") == 1
+
+
+SECRETS = {
+    "password": "hunter2xyz",
+    "nested": {"api_key": ["k-1", "k-2"], "url": "postgres://ada:pass99@db/x"},
+    "command": ["login", "--password", "hunter2xyz"],
+    "user": "ada",
+    "count": 7,
+}
+
+
+@pytest.mark.security("S14")
+def test_masked_arguments_are_json_and_cannot_be_probed(app, client, key):
+    @app.job(name="login", index=("password", "user"), unique=Unique())
+    def login(
+        password: str, nested: dict[str, Any], command: list[str], user: str, count: int
+    ) -> Any:
+        return {"token": "abcdef123456", "ok": True}
+
+    with app.store.begin() as tx:
+        publish_manifest(tx, replace(app.manifest("site:app"), release="next"))
+    job = run_job(app, login.options(owner="acme").enqueue(**SECRETS))
+    viewer, operator = key("acme", "viewer"), key("acme", "operator")
+    shown = client.get(f"/api/v1/jobs/{job.id}", headers=viewer).json()
+    assert shown["payload"] == {
+        "password": "[redacted]",
+        "nested": {"api_key": "[redacted]", "url": "postgres://[redacted]@db/x"},
+        "command": ["login", "--password", "[redacted]"],
+        "user": "ada",
+        "count": 7,
+    }
+    assert shown["result"] == {"token": "[redacted]", "ok": True}
+    assert "hunter2xyz" not in str(shown)
+
+    def count(text, headers):
+        answer = client.get("/api/v1/jobs/count", params={"filter": text}, headers=headers)
+        return answer.json().get("count", answer.json().get("code"))
+
+    for guess in ("hunter2xyz", "wrong"):
+        for text in (
+            f"kind:login arg.password:{guess}",
+            f"since:1d kind:login arg.nested.api_key:{guess}",
+        ):
+            assert count(text, viewer) == "REFUSED"
+    assert count("kind:login arg.password:hunter2xyz", operator) == 1
+    assert count("kind:login arg.user:ada", viewer) == 1
+    assert (count('"[{"', operator), count('"[{"', viewer)) == (1, 0)
+
+
+def test_only_operators_read_the_log_of_an_attempt(app, client, key):
+    job = app.enqueue("fails", {"text": "B-7f3"}, owner="acme")
+    app.run_inline()
+    path = f"/api/v1/jobs/{job.id}/attempts/1/log"
+    for scope in ("*", "acme"):
+        answer = client.get(path, headers=key(scope, "operator"))
+        (record,) = answer.json()["records"]
+        assert record["message"] == "cannot read B-7f3 password=[redacted]"
+        assert (record["level"], record["source"]) == ("WARNING", "site")
+        assert client.get(path, headers=key(scope, "viewer")).status_code == 403
+    assert client.get(path, headers=key("other", "operator")).status_code == 404
+    assert client.get(path.replace("/1/", "/2/"), headers=key("*", "operator")).status_code == 404
+    assert "B-7f3 password" not in client.get(f"/api/v1/jobs/{job.id}/attempts", headers=key()).text

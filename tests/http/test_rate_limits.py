@@ -6,7 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mulligan.config import Settings, read_settings
-from mulligan.http import middleware
+from mulligan.http.api import auth
 from mulligan.http.app import create_app
 from mulligan.http.dashboard.sign_in import SIGN_IN_BURST
 from mulligan.http.middleware import TokenBuckets
@@ -115,7 +115,7 @@ def test_an_ipv6_network_counts_as_one_client(monkeypatch):
     assert network_of("2001:db8::1") == network_of("2001:db8::2:3")
     assert network_of("192.0.2.1") != network_of("192.0.2.2")
     assert network_of("testclient") == "testclient"
-    assert middleware.GUESS_BURST > 10
+    assert auth.GUESS_BURST > 10
 
 
 @pytest.mark.security("S07")

@@ -19,11 +19,9 @@ def call(client, key):
         document = None if verb == "GET" else body
         answer = client.request(verb, f"/api/v1{path}", json=document, headers=caller or admin)
         assert answer.status_code < 500, answer.text
-        return (
-            answer.json()
-            if answer.status_code < 300
-            else (answer.status_code, answer.json()["code"])
-        )
+        if answer.status_code >= 300:
+            return answer.status_code, answer.json()["code"]
+        return answer.json()
 
     return call
 
@@ -49,7 +47,7 @@ def test_a_failure_group_is_listed_read_muted_and_resolved(app, call, key):
     assert call("GET", f"/failures/{name}", key("*", "viewer"))["sample"]["private"] is None
     assert call("POST", f"/failures/{name}/mute", until=3600, reason="known")["state"] == "muted"
     assert call("POST", f"/failures/{name}/unmute")["state"] == "open"
-    assert call("POST", f"/failures/{name}/resolve", reason="mended")["state"] == "resolved"
+    assert call("POST", f"/failures/{name}/resolve", reason="fixed")["state"] == "resolved"
     assert call("POST", f"/failures/{name}/reopen")["state"] == "open"
     assert call("GET", f"/failures/{name}", key("acme"))["state"] == "new"
     assert call("GET", "/failures/%00")[0] == 404
@@ -57,11 +55,11 @@ def test_a_failure_group_is_listed_read_muted_and_resolved(app, call, key):
 
 def test_an_operation_is_previewed_started_paused_and_aborted(app, call, client, key):
     jobs = [run_job(app, app.enqueue("fails", {"text": str(n)}, owner="acme")).id for n in range(3)]
-    wish = {"action": "retry", "filter": "kind:fails", "steps": [1, "rest"], "rate": 5}
-    assert call("POST", "/operations", **wish, dry_run=True)["count"] == 3
+    request = {"action": "retry", "filter": "kind:fails", "steps": [1, "rest"], "rate": 5}
+    assert call("POST", "/operations", **request, dry_run=True)["count"] == 3
     assert call("POST", "/operations", action="retry", filter="") == (422, "REFUSED")
     assert call("POST", "/operations", action="explode", filter="kind:fails")[0] == 422
-    started = call("POST", "/operations", **wish, reason="mended")
+    started = call("POST", "/operations", **request, reason="fixed")
     assert (started["total"], started["state"], started["actor"][:4]) == (3, "running", "key:")
     path = f"/operations/{started['id']}"
     assert call("GET", path)["under_way"] is True
@@ -77,8 +75,10 @@ def test_an_operation_is_previewed_started_paused_and_aborted(app, call, client,
     assert call("POST", f"{path}/resume")[0] == 409
     assert [one["id"] for one in call("GET", "/operations")["operations"]] == [started["id"]]
     assert call("GET", "/operations", key("acme"))["operations"] == []
-    named = {**key("acme", "operator"), "Idempotency-Key": "mend-1"}
-    first, again = (client.post("/api/v1/operations", json=wish, headers=named) for _ in range(2))
+    named = {**key("acme", "operator"), "Idempotency-Key": "retry-1"}
+    first, again = (
+        client.post("/api/v1/operations", json=request, headers=named) for _ in range(2)
+    )
     assert (first.status_code, first.json()["owner"], first.json()["id"]) == (
         201,
         "acme",
@@ -121,7 +121,7 @@ def test_a_batch_is_created_filled_sealed_retried_and_cancelled(app, call, key):
         "succeeded",
     }
     assert len(call("GET", f"{path}/jobs?filter=state:dead", headers)["jobs"]) == 1
-    retried = call("POST", f"{path}/retry-failed", headers, reason="mended")
+    retried = call("POST", f"{path}/retry-failed", headers, reason="fixed")
     assert (retried["jobs"], retried["refused"]) == ([member["id"]], {})
     assert call("POST", f"{path}/cancel", headers)["cancelled_at"]
     assert [
@@ -367,7 +367,7 @@ def test_a_worker_can_be_drained(app, call):
 def test_the_audit_is_paged_and_hides_names_from_owners(app, call, key):
     for _ in range(3):
         job = run_job(app, app.enqueue("fails", owner="acme"))
-        call("POST", f"/jobs/{job.id}/retry", key("acme", "operator"), reason="mended")
+        call("POST", f"/jobs/{job.id}/retry", key("acme", "operator"), reason="fixed")
     call("POST", "/queues/pdf/pause", reason="printer")
     page = call("GET", "/audit?type=job.retried&limit=2")
     rest = call("GET", f"/audit?type=job.retried&limit=2&cursor={page['next']}")

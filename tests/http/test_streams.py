@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mulligan.config import read_settings
@@ -11,6 +13,7 @@ from mulligan.http.api import event_hub as hubs
 from mulligan.http.api import event_stream as streams
 from mulligan.http.api.event_hub import frame
 from mulligan.worker.queries import LeaseQueries, WorkerQueries
+from support.store import sql
 from support.waiting import until
 from support.web_server import StreamClient, get, run_server
 
@@ -201,7 +204,7 @@ def test_the_hub_reads_only_while_somebody_listens(app, web):
     ear = StreamClient(web, text(app)).ready()
     until(lambda: web.hub._attached, 10, "a listener")
     ear.close()
-    until(lambda: web.hub._follower is None and not web.hub._open, 10, "the end of the reader")
+    until(lambda: web.hub._reader is None and not web.hub._open, 10, "the end of the reader")
 
 
 def test_progress_events_have_no_id(app, web, monkeypatch):
@@ -235,3 +238,20 @@ def test_data_of_several_lines_is_one_frame():
 def test_head_answers_without_a_stream(app, web, client, key):
     answer = client.head("/api/v1/events", headers=key())
     assert (answer.status_code, answer.content) == (200, b"")
+
+
+MANY_EVENTS = """INSERT INTO {p}event (at, type, owner, actor, data)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)
+SELECT 1, 'queue.paused', 'globex', '', '{}' FROM n"""
+
+
+def test_streams_of_one_key_do_not_delay_a_new_stream_of_another(app, web):
+    sql(app.store, MANY_EVENTS)
+    tenant = text(app, "acme", "viewer")
+    for _ in range(100):
+        StreamClient(web, tenant, query="?after=0")
+    begun = time.monotonic()
+    admin = StreamClient(web, text(app)).ready()
+    app.enqueue("works")
+    assert admin.events(1)[0].event == "job.queued"
+    assert time.monotonic() - begun < 5

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -110,7 +111,7 @@ def test_enqueue_returns_the_job_as_it_is_read_back(app, kinds):
         .enqueue()
     )
     read = app.jobs.get(fresh.id)
-    fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_reload"}]
+    fields = [name for name in fresh.__dataclass_fields__ if name not in {"why", "_service"}]
     assert {name: getattr(fresh, name) for name in fields} == {
         name: getattr(read, name) for name in fields
     }
@@ -127,7 +128,7 @@ def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, options):
     for n, fresh in enumerate(made):
         read = app.jobs.get(fresh.id)
         fields = [
-            name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_reload"}
+            name for name in fresh.__dataclass_fields__ if name not in {"why", "phase", "_service"}
         ]
         assert {name: getattr(fresh, name) for name in fields} == {
             name: getattr(read, name) for name in fields
@@ -137,7 +138,7 @@ def test_enqueue_many_returns_the_jobs_as_they_are_read_back(app, options):
         made[0].state = State.DEAD
     made[0].payload["more"]["a"].append("c")
     assert made[1].payload["more"] == {"a": ["b"]}, "nothing that can change is shared"
-    assert pickle.loads(pickle.dumps(replace(made[2], _reload=None))) == made[2]  # noqa: S301 - our own data
+    assert pickle.loads(pickle.dumps(replace(made[2], _service=None))) == made[2]  # noqa: S301 - our own data
 
 
 def test_a_due_job_says_whether_a_worker_can_run_it(app, kinds):
@@ -221,6 +222,24 @@ def test_lists_filter_by_field_and_are_newest_first(app, kinds):
         ("  state:dead  ", [jobs[1]]),
     ):
         assert found(text) == [job.id for job in expected], text
+
+
+def test_a_period_finds_the_jobs_that_ended_in_it(app, kinds):
+    done, waiting = kinds[0].enqueue(), kinds[0].options(delay=60).enqueue()
+    app.run_inline()
+    start = app.jobs.get(done.id).finished_at.replace(tzinfo=None)
+    minute = timedelta(minutes=1)
+
+    def find(first, last, more=""):
+        text = f"ended:{first.isoformat()}..{last.isoformat()} {more}"
+        assert app.jobs.count(text) == len(app.jobs.list(text))
+        return [job.id for job in app.jobs.list(text)]
+
+    assert find(start - minute, start + minute) == [done.id]
+    assert find(start, start + minute, "state:succeeded kind:good") == [done.id]
+    assert find(start - minute, start) == []
+    assert find(start - minute, start + minute, "state:dead") == []
+    assert app.jobs.get(waiting.id).finished_at is None
 
 
 def test_pages_follow_each_other_without_gap_or_overlap(app, kinds):

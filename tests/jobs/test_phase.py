@@ -1,3 +1,5 @@
+"""The phase of a job and the sentence that explains it."""
+
 from __future__ import annotations
 
 import pytest

@@ -41,11 +41,11 @@ NOW_OR_NEVER = Policy(max_retries=0)
 @pytest.fixture
 def broken(app):
     """Register a kind that fails until it is fixed."""
-    app.mended = False
+    app.is_fixed = False
 
     @app.job(name="render", policy=NOW_OR_NEVER, editable=("clip", "password"), cost=2.5)
     def render(clip: int, password: str = "", quality: str = "low") -> str | Fail:
-        return f"clip {clip} {quality}" if app.mended else Fail("GW_5XX", "503", final=True)
+        return f"clip {clip} {quality}" if app.is_fixed else Fail("GW_5XX", "503", final=True)
 
     return render
 
@@ -61,7 +61,7 @@ def apart(app) -> Jobs:
     """Return the jobs service as CLI and dashboard use it: from stored manifests, without the app."""
     with app.store.begin() as tx:
         publish_manifest(tx, app.manifest("test"))
-    return Jobs(lambda: app.store, app.settings, actor="cli:ann")
+    return Jobs(lambda: app.store, lambda: app.settings, actor="cli:ann")
 
 
 def last(app, job):
@@ -82,7 +82,7 @@ def unchanged(app, job, call, error, match=None):
 def test_a_manual_retry_keeps_history_limits_and_cost_and_resets_counters(app, broken):
     job = broken.options(max_retries=5, timeout=40).enqueue(clip=7)
     run_job(app, job)
-    app.mended = True
+    app.is_fixed = True
     again = app.jobs.retry(job.id, reason="the farm is back")
     assert (again.state, again.generation, again.attempt, again.failures) == ("queued", 2, 0, 0)
     assert (again.max_retries, again.cost, load_row(app, job).timeout) == (5, 2.5, 40_000_000)
@@ -99,7 +99,7 @@ def test_a_job_without_retries_left_may_be_retried_manually_any_number_of_times(
 
 @pytest.mark.parametrize("state", ["queued", "running", "succeeded"])
 def test_a_job_in_another_state_is_refused_with_its_state(app, broken, state):
-    app.mended = True
+    app.is_fixed = True
     job = broken.enqueue(clip=1)
     if state == "succeeded":
         run_job(app, job)
@@ -161,7 +161,7 @@ def test_twenty_concurrent_retries_with_overrides_make_one_generation(app, dead)
     "at", [300, timedelta(minutes=5), "moment"], ids=["seconds", "timedelta", "datetime"]
 )
 def test_a_retry_may_be_scheduled_for_later(app, dead, at):
-    app.mended = True
+    app.is_fixed = True
     moment = datetime.now(UTC) + timedelta(minutes=5) if at == "moment" else at
     job = app.jobs.retry(dead.id, at=moment)
     assert (job.phase, job.run_at > datetime.now(UTC) + timedelta(minutes=4)) == ("scheduled", True)
@@ -172,7 +172,7 @@ def test_a_retry_may_be_scheduled_for_later(app, dead, at):
 
 
 def test_a_past_time_means_now(app, dead):
-    app.mended = True
+    app.is_fixed = True
     assert (
         run_job(app, app.jobs.retry(dead.id, at=datetime(2020, 1, 1, tzinfo=UTC))).state
         == "succeeded"
@@ -437,7 +437,7 @@ def test_all_overrides_apply_and_are_reported_as_before_and_after(app, dead):
     text = app.jobs.explain(job.id).text
     assert "queue big (was default)" in text
     assert "payload.clip 8 (was 7)" in text
-    app.mended = True
+    app.is_fixed = True
     assert run_job(app, job).result == "clip 8 low"
 
 
@@ -510,7 +510,7 @@ def test_an_edit_that_makes_a_payload_too_large_changes_nothing(app, dead):
 
 
 def test_without_the_app_an_unknown_kind_has_no_editable_fields(app, dead):
-    jobs = Jobs(lambda: app.store, app.settings)
+    jobs = Jobs(lambda: app.store, lambda: app.settings)
     sql(app.store, "DELETE FROM {p}manifest")
     edit = {"payload": {"clip": 8}}
     unchanged(

@@ -13,7 +13,7 @@ from mulligan.core.attempt import Ending, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, NotFound, Refused, UniqueTaken
 from mulligan.core.job import State
-from mulligan.core.lifecycle import MOVES, event_for
+from mulligan.core.lifecycle import EVENTS, MOVES
 from mulligan.events.queries import EventQueries
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs import repair
@@ -111,7 +111,7 @@ def test_exactly_the_moves_of_the_lifecycle_table_are_possible(store, verb, star
     assert row.generation == before.generation + (verb is Verb.RETRY_BY_HAND)
     assert (row.result, row.error, row.choices, row.cancel_reason) == (None, None, None, None)
     event = job_events(store, job_id)[-1]
-    assert (event.type, event.actor, event.data["reason"]) == (event_for(verb), "ann", "because")
+    assert (event.type, event.actor, event.data["reason"]) == (EVENTS[verb], "ann", "because")
     assert event.data["from"] == start
     assert len(job_events(store, job_id)) == len(history) + 1
 
@@ -213,7 +213,7 @@ def test_twenty_concurrent_retries_make_one_generation(store):
 
     assert sorted(run_concurrently(*[press for _ in range(20)]), key=str) == [2] + [None] * 19
     assert get(store, job_id).generation == 2
-    assert event_types(store, job_id).count("retried") == 1
+    assert event_types(store, job_id).count("retried") == 1  # 004-34
 
 
 def test_an_unknown_override_is_named(store):
@@ -347,7 +347,7 @@ def test_a_move_is_rolled_back_with_its_transaction(store):
         )
     with rolled_back(store.begin()) as tx:
         assert JobQueries(tx).move_job(move)
-    assert state_of(store, job_id) == "dead"
+    assert state_of(store, job_id) == "dead"  # 004-34
 
 
 # -- who comes too late --------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_concurrent_moves_leave_a_legal_history(store):
     run_concurrently(*[lambda verb=verb: press(verb) for verb in BY_HAND])
     legal = {}
     for (verb, start), end in MOVES.items():
-        legal.setdefault((str(start), str(event_for(verb))), str(end))
+        legal.setdefault((str(start), str(EVENTS[verb])), str(end))
     for job_id in ids:
         state = "parked"
         for event in job_events(store, job_id)[3:]:

@@ -1,4 +1,4 @@
-"""A payload of plain values is handed to its handler without a model in between: with the very values it would give."""
+"""Payloads of simple values skip pydantic, and handlers get the values that it would give."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from mulligan import Job, Mulligan, State
 from mulligan.worker.liveness import find_marked
 from mulligan.worker.queries import WorkerQueries
 from support.app_tools import error_code, event_types, load_private, load_row
+from support.proc import is_alive
 from support.waiting import until
 from support.worker import FAST, Worker
 
@@ -101,7 +102,7 @@ def test_strange_handlers_end_as_declared_and_the_worker_continues(
     assert (tmp_path / "precious" / "file").read_text() == "keep me"
     unharmed(app, worker)
     assert worker.end() == 0
-    until(lambda: not any(_alive(pid) for pid in (stays, both.result)), 5)
+    until(lambda: not any(is_alive(pid) for pid in (stays, both.result)), 5)
     assert not Path(left.result).exists()
     assert (tmp_path / f"closed-{runners[0]}").exists()
 
@@ -199,13 +200,6 @@ def test_a_payload_the_worker_does_not_understand_is_refused_there_and_the_other
         assert (done.state, error_code(done), done.attempt) == (State.DEAD, "PAYLOAD_REFUSED", 1)
         assert load_private(app, done)["message"]
     unharmed(app, worker)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def _mark(pid: int) -> str:

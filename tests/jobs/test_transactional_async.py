@@ -1,4 +1,4 @@
-"""SQLAlchemy's async connections and sessions: by enqueue_async, or by the plain enqueue inside run_sync."""
+"""SQLAlchemy's async connections and sessions: with enqueue_async, or with enqueue inside run_sync."""
 
 from __future__ import annotations
 

@@ -68,6 +68,45 @@ def test_a_connection_to_another_file_is_refused(shop_on_sqlite, tmp_path):
     assert app.jobs.list() == []
 
 
+def test_a_connection_to_another_postgres_database_is_refused(shop_on_postgres, ready_postgres_url):
+    app, ship = shop_on_postgres
+    with psycopg.connect(ready_postgres_url) as other:
+        name = other.info.dbname
+        for _ in range(2):
+            with pytest.raises(
+                ConnectionRefused, match=rf"(?s)on database {name}, not on.*\(1\).*\(2\)"
+            ):
+                ship.options(connection=other).enqueue(order=7)
+        assert other.execute("SELECT count(*) FROM mulligan.job").fetchone() == (0,)
+    assert app.jobs.list() == []
+
+
+def test_a_connection_to_a_database_without_tables_is_refused(
+    shop_on_postgres, postgres_server, postgres_url
+):
+    _, ship = shop_on_postgres
+    empty = postgres_server.create_database()
+    with (
+        closing(psycopg.connect(empty)) as other,
+        pytest.raises(ConnectionRefused, match="not on that of"),
+    ):
+        ship.options(connection=other).enqueue(order=7)
+    postgres_server.drop_database(empty)
+
+
+def test_a_caller_may_come_back_after_a_restart_of_the_server(postgres_server):
+    app, ship = with_ship(postgres_server.create_database())
+    url = app.settings.database_url
+    with psycopg.connect(url) as connection:
+        ship.options(connection=connection).enqueue(order=1)
+    app.store._database = ("shop", "before the restart")
+    with psycopg.connect(url) as connection:
+        ship.options(connection=connection).enqueue(order=2)
+    assert len(app.jobs.list()) == 2
+    app.close()
+    postgres_server.drop_database(url)
+
+
 def test_a_connection_to_memory_is_refused(shop_on_sqlite):
     _, ship = shop_on_sqlite
     with (
@@ -196,13 +235,13 @@ class Psycopg2Connection:
     def commit(self) -> None: ...
 
 
-class AsyncpgConnection:
-    """Stands for asyncpg's."""
+class AiomysqlConnection:
+    """Stands for the connection of an async driver of another database."""
 
-    __module__ = "asyncpg.connection"
+    __module__ = "asyncmy.connection"
     __qualname__ = "Connection"
 
-    async def execute(self, query: str) -> None: ...
+    async def commit(self) -> None: ...
 
 
 def test_a_foreign_driver_is_refused_by_its_name(shop):
@@ -212,13 +251,13 @@ def test_a_foreign_driver_is_refused_by_its_name(shop):
     assert app.jobs.list() == []
 
 
-def test_asyncpg_inside_sqlalchemy_is_refused_by_its_name(shop_on_postgres):
+def test_an_unknown_driver_inside_sqlalchemy_is_refused_by_its_name(shop_on_postgres):
     _, ship = shop_on_postgres
     as_in_run_sync = SimpleNamespace(
-        connection=SimpleNamespace(driver_connection=AsyncpgConnection()),
+        connection=SimpleNamespace(driver_connection=AiomysqlConnection()),
         in_transaction=lambda: True,
     )
-    with pytest.raises(ConnectionRefused, match=r"asyncpg\.connection\.Connection"):
+    with pytest.raises(ConnectionRefused, match=r"asyncmy\.connection\.Connection"):
         ship.options(connection=as_in_run_sync).enqueue(order=7)
 
 
@@ -232,20 +271,21 @@ def test_an_object_that_is_no_connection_is_refused(shop, nonsense):
 def test_an_async_connection_is_refused_with_what_to_do(shop):
     app, ship = shop
     with pytest.raises(ConnectionRefused, match=r"enqueue_async.*run_sync.*to_thread"):
-        ship.options(connection=AsyncpgConnection()).enqueue(order=7)
-    with pytest.raises(ConnectionRefused, match="run_sync"):
-        asyncio.run(ship.options(connection=AsyncpgConnection()).enqueue_async(order=7))
+        ship.options(connection=AiomysqlConnection()).enqueue(order=7)
+    with pytest.raises(ConnectionRefused, match=r"asyncmy\.connection\.Connection.*\(1\)"):
+        asyncio.run(ship.options(connection=AiomysqlConnection()).enqueue_async(order=7))
     assert app.jobs.list() == []
 
 
-def test_psycopgs_async_connection_is_refused_with_what_to_do(shop_on_postgres, postgres_url):
+def test_psycopgs_async_connection_in_autocommit_is_refused(shop_on_postgres, postgres_url):
     app, ship = shop_on_postgres
 
     async def enqueue() -> None:
-        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+        connecting = psycopg.AsyncConnection.connect(postgres_url, autocommit=True)
+        async with await connecting as connection:
             await ship.options(connection=connection).enqueue_async(order=7)
 
-    with pytest.raises(ConnectionRefused, match=r"psycopg\.AsyncConnection.*to_thread"):
+    with pytest.raises(ConnectionRefused, match="autocommit"):
         asyncio.run(enqueue())
     assert app.jobs.list() == []
 

@@ -47,19 +47,30 @@ def _patch_file(name: str, part: str) -> Patched:
 
 
 def _hunks(text: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the old and the new lines of each hunk."""
     for hunk in re.split(r"(?m)^@@.*@@.*\n", text)[1:]:
-        lines = [line for line in hunk.splitlines() if not line.startswith("\\")]
-        yield (
-            [line[1:] for line in lines if line[:1] != "+"],
-            [line[1:] for line in lines if line[:1] != "-"],
-        )
+        old = []
+        new = []
+        for line in hunk.splitlines():
+            sign = line[:1]
+            if sign == "\\":  # "No newline at end of file"
+                continue
+            if sign != "+":
+                old.append(line[1:])
+            if sign != "-":
+                new.append(line[1:])
+        yield old, new
 
 
 def _apply_hunk(lines: list[str], old: list[str], new: list[str], where: str) -> list[str]:
-    found = [at for at in range(len(lines) - len(old) + 1) if lines[at : at + len(old)] == old]
-    if len(found) != 1:
-        raise DoesNotApply(f"{where}: a hunk fits at {len(found)} places:\n" + "\n".join(old))
-    return [*lines[: found[0]], *new, *lines[found[0] + len(old) :]]
+    places = []
+    for place in range(len(lines) - len(old) + 1):
+        if lines[place : place + len(old)] == old:
+            places.append(place)
+    if len(places) != 1:
+        raise DoesNotApply(f"{where}: a hunk fits at {len(places)} places:\n" + "\n".join(old))
+    (start,) = places
+    return [*lines[:start], *new, *lines[start + len(old) :]]
 
 
 def copy_source(name: str | None, folder: Path) -> Path:

@@ -158,7 +158,9 @@ def ticking(stage: Stage) -> VerifyReport:
 def cut_off(stage: Stage) -> VerifyReport:
     """The server terminates every connection repeatedly while jobs end."""
     worker = stage.worker()
-    jobs = [stage.enqueue("work", {"n": n, "seconds": 0.05}) for n in range(150)]
+    # Long enough that jobs end during all of the time in which connections are cut.
+    jobs = [stage.enqueue("work", {"n": n, "seconds": 0.4}) for n in range(150)]
+    stage.wait(lambda: stage.started(jobs[0]), "the first job")
     until = time.monotonic() + 6
     with stage.connection() as connection:
         connection.autocommit = True

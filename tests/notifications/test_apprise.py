@@ -98,7 +98,7 @@ def test_mentions_in_a_job_name_are_disarmed(name, receiver, strict_context):
 
 
 def test_a_missing_library_is_refused_with_the_install_command(monkeypatch):
-    monkeypatch.setattr(apprise_module, "find_spec", lambda _: None)
+    monkeypatch.setattr("mulligan.core.extras.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'mulligan\[apprise\]'"):
         Apprise("slack://x")
 

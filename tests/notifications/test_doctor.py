@@ -19,7 +19,7 @@ def found(**mail):
 
 
 def test_doctor_reports_a_missing_mail_server():
-    assert found() == [("ok", "mail.host is not set: e-mail deliveries are skipped")]
+    assert found() == [("ok", "mail.host is not set: no mail is sent")]
 
 
 def test_doctor_accepts_valid_mail_settings():

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.core.durations import SECOND
+from mulligan.core.ids import new_id
 from mulligan.notifications import rules
 from mulligan.notifications.rules import (
     GROWN,
@@ -22,7 +23,7 @@ TIMING = IncidentTiming()
 
 
 def death(at: float = 0.0, kind: str = "render") -> IncidentDeath:
-    return IncidentDeath(round(at * SECOND), "job", None, {"kind": kind, "code": "X"})
+    return IncidentDeath(round(at * SECOND), new_id(), None, {"kind": kind, "code": "X"})
 
 
 def incident_of(count: int = 1, at: float = 0.0) -> Incident:
@@ -138,3 +139,21 @@ def test_messages_above_the_hourly_limit_are_counted():
 
 def test_a_new_hour_starts_a_new_count():
     assert rules.count_message(HourlyCount(0, 20), HOUR, 20) == (True, HourlyCount(HOUR, 1))
+
+
+def test_a_job_that_dies_again_is_not_one_more_job():
+    first = death(0)
+    incident = rules.open_incident("g", "group", first)
+    incident = rules.add_death(incident, first._replace(at=9, retried_by_hand=True))
+    incident = rules.add_death(incident, death(1))
+    assert (incident.count, len(incident.jobs)) == (2, 2)
+
+
+def test_an_incident_keeps_the_ids_of_its_first_jobs_only():
+    incident = rules.open_incident("g", "group", death(0))
+    for _ in range(2 * rules.MAX_JOBS):
+        incident = rules.add_death(incident, death(1))
+    assert incident.count == 2 * rules.MAX_JOBS + 1
+    assert len(incident.jobs) == rules.MAX_JOBS
+    again = rules.add_death(incident, death(2)._replace(retried_by_hand=True))
+    assert again.count == incident.count

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mulligan import Fail, Park, Policy, Webhook
+from mulligan import Fail, Park, Policy, Rule, Webhook
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.events.queries import EventQueries
@@ -111,6 +111,37 @@ def test_a_retried_message_keeps_its_id(app):
         app.run_inline()
     assert len({message.id for message in recorder.tries}) == 1
     assert (len(recorder.tries), len(recorder.received)) == (3, 1)
+
+
+def test_a_message_that_is_retried_holds_back_later_ones_of_the_same_job_only(app):
+    recorder = Recorder(fails=1, error=Fail("HTTP_5XX"))
+    subscribe(app, "job.*", to=recorder)
+    first = run_job(app, app.enqueue("works"))
+    assert [message.type for message in recorder.tries] == ["job.queued"]
+    second = run_job(app, app.enqueue("works"))
+    assert [message.job_id for message in recorder.received] == [second.id] * 3
+    for _ in range(3):
+        advance(app, 10)
+        app.run_inline()
+    mine = [message for message in recorder.received if message.job_id == first.id]
+    assert [message.type for message in mine] == ["job.queued", "job.started", "job.succeeded"]
+    assert [message.seq for message in mine] == sorted(message.seq for message in mine)
+
+
+def test_a_message_that_was_given_up_holds_back_nothing(app):
+    recorder = Recorder(fails=1, error=Fail("BROKEN", final=True))
+    subscribe(app, "job.*", to=recorder)
+    run_job(app, app.enqueue("works"))
+    assert recorder.types == ["job.started", "job.succeeded"]
+
+
+def test_a_message_of_one_subscription_holds_back_nothing_of_another(app):
+    failing = Recorder(fails=100, error=Fail("HTTP_5XX"))
+    subscribe(app, "job.*", to=failing)
+    recorder = subscribe(app, "job.*")
+    run_job(app, app.enqueue("works"))
+    assert recorder.types == ["job.queued", "job.started", "job.succeeded"]
+    assert failing.received == []
 
 
 def test_a_subscription_gets_only_events_after_its_creation(app):
@@ -237,6 +268,111 @@ def test_a_subscription_to_all_owners_gets_one_incident_for_many_owners(app):
     assert [(message.owner, message.count) for message in mine.received] == [("o1", 1)]
 
 
+def kill_batch(app, name: str, size: int, dead: int, **options: Any) -> Any:
+    """Run a batch of which the first jobs die."""
+    batch = app.batch(name, **options)
+    for n in range(size):
+        app.enqueue("copy", {"recipient": f"{name} {n}", "fails": n < dead}, batch=batch)
+    batch.seal()
+    app.run_inline()
+    return batch
+
+
+@pytest.fixture
+def copies(app):
+    @app.job(name="copy", title="copy for {recipient}", policy=Policy(max_retries=0))
+    def copy(recipient: str, fails: bool = True) -> Fail | None:
+        return Fail("X", public="The film is damaged.", final=True) if fails else None
+
+    return app
+
+
+@pytest.mark.parametrize("owner", ["", "acme"])
+def test_each_batch_of_an_owner_is_an_incident_with_its_own_numbers_and_names(copies, owner):
+    recorder = Recorder("email")
+    recorder.to = lambda message: message.owner  # each owner has an address
+    subscribe(copies, to=recorder)
+    one = kill_batch(copies, "one", 2, 2, owner=owner)
+    two = kill_batch(copies, "two", 3, 1, owner=owner)
+    run_job(copies, copies.enqueue("copy", {"recipient": "Zoe"}, owner=owner))
+    advance(copies, 6)
+    copies.run_inline()
+    by_batch = {message.batch_id: message for message in recorder.received}
+    assert set(by_batch) == {one.id, two.id, ""}
+    first = by_batch[one.id]
+    assert first.summary.startswith("2 of 2 copy jobs in batch one died of the same cause since ")
+    assert (first.count, first.data["batch"], first.data["batch_size"]) == (2, "one", 2)
+    titles = [job["title"] for job in first.data["jobs"]]
+    assert titles == ["copy for one 0", "copy for one 1"]
+    assert ("Names", "copy for one 0, copy for one 1") in first.details
+    second = by_batch[two.id]
+    assert (second.count, second.data["batch_size"]) == (1, 3)
+    assert second.summary.startswith("1 of 3 copy jobs in batch two died since ")
+    assert by_batch[""].summary.startswith("1 copy job died since ")
+
+
+def test_later_deaths_of_a_batch_are_an_update_with_the_new_number(copies):
+    recorder = subscribe(copies, kind="email")
+    batch = copies.batch("spring")
+    for n in range(6):
+        options = {"delay": 0 if n < 2 else 90}
+        copies.enqueue("copy", {"recipient": str(n), "fails": n < 4}, batch=batch, **options)
+    batch.seal()
+    copies.run_inline()
+    advance(copies, 6)
+    copies.run_inline()
+    advance(copies, 90)
+    copies.run_inline()
+    opened, grown = recorder.received
+    assert opened.summary.startswith("2 of 6 copy jobs in batch spring died of the same cause")
+    assert grown.summary.startswith(
+        "Update: 4 of 6 copy jobs in batch spring died of the same cause"
+    )
+    assert opened.thread == grown.thread
+
+
+def test_a_recovered_batch_ends_its_incident_and_no_other(app):
+    repaired: list[bool] = []
+
+    @app.job(name="copy", policy=Policy(max_retries=0))
+    def copy(recipient: str, fails: bool) -> Fail | None:
+        return Fail("X", final=True) if fails and not repaired else None
+
+    recorder = subscribe(app, kind="email")
+    batch = kill_batch(app, "one", 2, 1)
+    kill_batch(app, "two", 2, 1)
+    advance(app, 6)
+    app.run_inline()
+    repaired.append(True)
+    (job,) = app.jobs.list(f"batch:{batch.id} state:dead")
+    app.jobs.retry(job.id)
+    app.run_inline()
+    (over,) = [message for message in recorder.received if message.type == "incident.over"]
+    assert (over.batch_id, over.data["why"]) == (batch.id, "recovered")
+
+
+def test_resolving_a_failure_ends_its_incidents_of_all_batches(copies):
+    recorder = subscribe(copies, kind="email")
+    batches = [kill_batch(copies, name, 1, 1) for name in ("one", "two")]
+    advance(copies, 6)
+    copies.run_inline()
+    (group,) = copies.failures.groups()
+    copies.failures.resolve(group.fingerprint)
+    copies.run_inline()
+    over = [message for message in recorder.received if message.type == "incident.over"]
+    assert {message.batch_id for message in over} == {batch.id for batch in batches}
+
+
+def test_an_operator_of_all_owners_gets_one_incident_for_many_batches(copies):
+    recorder = subscribe(copies, kind="email")
+    for owner in ("acme", "globex"):
+        kill_batch(copies, owner, 2, 1, owner=owner)
+    advance(copies, 6)
+    copies.run_inline()
+    (message,) = recorder.received
+    assert (message.count, message.batch_id) == (2, "")
+
+
 def test_parked_jobs_form_incidents_and_other_events_do_not(app):
     recorder = subscribe(app, "job.parked, job.released", kind="email")
     jobs = [app.enqueue("asks") for _ in range(2)]
@@ -344,7 +480,7 @@ def test_a_refused_message_is_retried_a_few_times(app, web):
         advance(app, 86_500)
         app.run_inline()
     (delivery,) = app.deliveries.list()
-    assert (delivery.state, len(web.received)) == ("dead", 6)
+    assert (delivery.state, len(web.received)) == ("dead", 9)
     assert "404" in delivery.error
 
 
@@ -581,3 +717,50 @@ def test_a_death_includes_its_group_and_failure_count(app):
     (died_event,) = [event for event in app.jobs.history(job.id) if event.type == "job.died"]
     assert died_event.data["group"] == app.failures.groups()[0].fingerprint
     assert (died_event.data["failures"], died_event.data["max_retries"]) == (1, 0)
+
+
+RUNBOOK = "https://wiki.example/broken-gateway"
+
+
+@pytest.mark.parametrize("form", ["each", "incident"])
+def test_operators_get_the_runbook_that_a_failure_rule_declares_and_owners_do_not(app, form):
+    app.rules.add(Rule("broken", verdict="BROKEN", code="BROKEN", cls="permanent", runbook=RUNBOOK))
+    staff = subscribe(app, form=form)
+    owner = subscribe(app, form=form, owner="acme")
+    app.enqueue("fails", {"code": "BROKEN"}, owner="acme")
+    app.run_inline()
+    advance(app, 6)
+    app.run_inline()
+    (for_staff,) = staff.received
+    (for_owner,) = owner.received
+    assert (for_staff.runbook, for_owner.runbook) == (RUNBOOK, "")
+    assert RUNBOOK not in for_owner.to_json()
+
+
+def _rule(alarm: str) -> Rule:
+    return Rule("broken", verdict="BROKEN", code="BROKEN", cls="permanent", alarm=alarm)
+
+
+def test_a_death_that_operators_expect_opens_no_incident_for_them_but_owners_hear_of_it(app):
+    app.rules.add(_rule("none"))
+    staff = subscribe(app, form="incident")
+    owner = subscribe(app, form="incident", owner="acme")
+    app.enqueue("fails", {"code": "BROKEN"}, owner="acme")
+    app.run_inline()
+    advance(app, 6)
+    app.run_inline()
+    assert staff.received == []
+    assert len(owner.received) == 1
+
+
+def test_an_urgent_death_is_reported_without_waiting_for_more_deaths(app):
+    app.rules.add(_rule("page"))
+    staff = subscribe(app, form="incident")
+    owner = subscribe(app, form="each", owner="acme")
+    app.enqueue("fails", {"code": "BROKEN"}, owner="acme")
+    app.run_inline()
+    app.run_inline()
+    (urgent,) = staff.received
+    assert urgent.alarm == "page"
+    (for_owner,) = owner.received
+    assert "page" not in for_owner.to_json()

@@ -89,7 +89,6 @@ def _text(mail: Mail) -> str:
     return str(payload.decode()).replace("\r\n", "\n").strip()
 
 
-@pytest.mark.seed("000-75", "000-76", "000-80")
 def test_a_partial_campaign_sends_one_mail_and_one_per_failed_job(service, mail):
     campaign(
         service,
@@ -105,7 +104,6 @@ def test_a_partial_campaign_sends_one_mail_and_one_per_failed_job(service, mail)
     ]
 
 
-@pytest.mark.seed("000-77")
 def test_a_failed_campaign_sends_one_mail_with_the_number(service, mail):
     campaign(service, {"recipient": "Cy", "broken": True})
     assert ("ann@example.com", "Spring failed", "Hello Ann: all 1 failed") in mails(mail)

@@ -25,6 +25,7 @@ from support.messages import AT, DATA, LINKED, build_event
 BATCH = {"name": "spring", "total": 50, "succeeded": 47, "dead": 3, "cancelled": 0}
 ALERT = {
     "rule": "rate_limited",
+    "runbook": "alert-rate_limited",
     "key": "gateway",
     "reason": "gateway: 12 % of calls were rate limited",
 }
@@ -86,7 +87,7 @@ ALERT = {
                 "message": "A file the job needs is not there.",
             },
             (
-                "20 draw jobs died of the same cause and none succeeded: "
+                "20 draw jobs failed in a row with the same cause: "
                 "A file the job needs is not there (NOT_FOUND). "
                 "The kind is held until you release it."
             ),
@@ -186,11 +187,27 @@ INCIDENT = IncidentFacts(
             ),
         ),
         (
-            replace(INCIDENT, batch_id="b1", batch_name="spring", end_reason="recovered"),
+            replace(INCIDENT, group="", batch_id="b1", batch_name="spring", end_reason="recovered"),
             "over",
             (
                 "Over: 400 render jobs in batch spring died: A service is away (HTTP_5XX). "
                 "The batch is ready."
+            ),
+        ),
+        (
+            replace(INCIDENT, count=4, batch_id="b1", batch_name="spring", batch_size=6),
+            "grown:1",
+            (
+                "Update: 4 of 6 render jobs in batch spring died of the same cause since "
+                "08:00:00 UTC: A service is away (HTTP_5XX). No more automatic retries."
+            ),
+        ),
+        (
+            replace(INCIDENT, count=1, batch_id="b1", batch_name="spring", batch_size=6),
+            "opened",
+            (
+                "1 of 6 render jobs in batch spring died since 08:00:00 UTC: "
+                "A service is away (HTTP_5XX). No more automatic retries."
             ),
         ),
         (
@@ -263,7 +280,7 @@ def test_a_lost_attempt_raises_the_maximum_number_of_attempts(attempt, failures,
 @pytest.mark.parametrize(
     ("failure", "cls", "retries"),
     [
-        (Fail("RECEIVER_REFUSED", "404"), "transient", 5),
+        (Fail("RECEIVER_REFUSED", "404"), "transient", 8),
         (Fail("HTTP_5XX", "503"), "transient", None),
         (Fail("AUTH", "535"), "transient", None),
         (Fail("ADDRESS_REFUSED", "no", final=True), "permanent", None),

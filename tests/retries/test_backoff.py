@@ -10,8 +10,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from mulligan.core.errors import InvalidPolicy
 from mulligan.retries.backoff import (
     MAX_WAIT_SECONDS,
     BackoffField,
@@ -105,7 +106,7 @@ def test_extreme_factors_do_not_overflow(factor, n):
     ],
 )
 def test_invalid_value_is_refused_with_the_name_of_its_field(make, field):
-    with pytest.raises(ValidationError, match=field):
+    with pytest.raises(InvalidPolicy, match=field):
         make()
 
 

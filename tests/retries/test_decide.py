@@ -32,6 +32,17 @@ def failed(cls=Cls.TRANSIENT, *, final=False, **facts):
     return Outcome(Ended.FAILED, failure=make_failure(cls, **facts), final=final)
 
 
+def test_a_retry_is_never_due_before_the_attempt_that_failed_began():
+    """The worker estimates the time; its estimate may lag behind the time of the claim."""
+    began = NOW + SECOND // 10
+    assert judge(failed(), now=NOW, started_at=began).run_at == began + 10 * SECOND
+    assert judge(Outcome(Ended.LOST, failure=make_failure()), started_at=began).run_at == began
+
+
+def test_a_retry_does_not_wait_for_a_clock_that_was_set_back():
+    assert judge(failed(), now=NOW, started_at=NOW + HOUR).run_at == NOW + 10 * SECOND
+
+
 # What ends at once
 
 
@@ -127,6 +138,13 @@ def test_loss_uses_no_retry_and_the_next_attempt_runs_alone():
     )
 
 
+def test_loss_of_an_attempt_that_had_ended_does_not_make_the_next_one_run_alone():
+    failure = make_failure(code="WORKER_LOST")
+    decision = judge(Outcome(Ended.LOST, failure=failure, suspect=False))
+    assert (decision.losses, decision.alone) == (1, False)
+    assert decision.reason == "lost 1 of at most 2 times"
+
+
 @given(st.integers(0, 10))
 def test_poison_job_dies_after_max_losses_plus_one_starts(max_losses):
     policy = resolve_policy(RetrySection(max_losses=max_losses))
@@ -156,6 +174,12 @@ def test_surviving_alone_refunds_a_loss_and_ends_isolation(ended):
     assert (decision.losses, decision.alone) == (1, False)
     assert judge(outcome, alone=True, losses=0, uses="gateway").losses == 0
     assert judge(outcome, alone=False, losses=2, uses="gateway").losses == 2
+
+
+def test_a_job_that_is_lost_alone_after_a_stop_request_gets_no_refund():
+    outcome = Outcome(Ended.LOST, failure=make_failure(code="PROCESS_DIED"))
+    decision = judge(outcome, alone=True, losses=2, cancel_reason="enough")
+    assert (decision.verb, decision.losses) == (Verb.STOP, 2)
 
 
 # What waits uncharged
@@ -205,10 +229,17 @@ def test_too_many_snoozes_end_the_job():
     ],
 )
 def test_a_hold_requeues_uncharged_and_closes_the_dependency(after, until, expected):
-    outcome = Outcome(Ended.HELD, dependency="gateway", after=after, until=until)
+    outcome = Outcome(
+        Ended.HELD, dependency="gateway", after=after, until=until, reason="maintenance"
+    )
     decision = judge(outcome, uses="gateway,s3", failures=1)
     assert (decision.verb, decision.run_at, decision.failures) == (Verb.HOLD, NOW, 1)
-    assert decision.hold == ("gateway", NOW + expected, decision.reason)
+    assert decision.hold == ("gateway", NOW + expected, "maintenance")
+
+
+def test_a_hold_without_a_reason_says_that_a_handler_reported_it():
+    decision = judge(Outcome(Ended.HELD, dependency="gateway"), uses="gateway")
+    assert decision.hold[2] == "a handler reported that it is down"
 
 
 @pytest.mark.parametrize("dependency", ["gate", "", "gateway,s3"])
@@ -667,3 +698,46 @@ def test_uncharged_failure_says_what_it_waits_for():
     down = decide(make_lease(), failed(), STEADY, NOW, Random(0), dependency_down="gateway")
     held = decide(make_lease(), failed(), STEADY, NOW, Random(0), kind_held="render")
     assert (down.ground, held.ground) == (Ground.DEPENDENCY_DOWN, Ground.KIND_HELD)
+
+
+# -- given back, because another worker may run it -------------------------------------------------
+SCHEMA = failed(rule="mulligan.schema", code="SCHEMA")
+REFUSED_PAYLOAD = failed(Cls.INVALID_INPUT, rule="mulligan.payload_refused", code="PAYLOAD_REFUSED")
+
+
+@pytest.mark.parametrize("rule", ["mulligan.schema", "mulligan.unavailable"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_errors_of_mulligan_itself_are_not_charged_under_any_name(rule, renamed):
+    outcome = failed(rule="app/other", judged={"renamed": rule}) if renamed else failed(rule=rule)
+    decision = judge(outcome, failures=2, losses=1, alone=True)
+    assert (decision.verb, decision.ground) == (Verb.GIVE_BACK, Ground.SYSTEM_ERROR)
+    assert (decision.failures, decision.losses, decision.alone) == (2, 1, True)
+    assert decision.run_at == NOW + SECOND
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "wait"),
+    [(0, 1), (60, 6), (1200, 120), (24 * 3600, 300)],
+)
+def test_a_job_that_is_given_back_waits_longer_each_time(elapsed, wait):
+    decision = judge(SCHEMA, first_started_at=NOW - elapsed * SECOND)
+    assert decision.run_at == NOW + wait * SECOND
+
+
+def test_a_job_is_given_back_for_a_day_at_most():
+    decision = judge(SCHEMA, first_started_at=NOW - 24 * HOUR - 1)
+    assert decision.ground is Ground.RETRY
+
+
+def test_a_started_handler_without_retries_is_not_given_back():
+    none = resolve_policy(RetrySection(), None, Policy(max_retries=0))
+    assert judge(SCHEMA, none).state is State.DEAD
+
+
+def test_a_payload_that_another_release_accepts_is_left_to_it():
+    none = resolve_policy(RetrySection(), None, Policy(max_retries=0))
+    decision = decide(make_lease(), REFUSED_PAYLOAD, none, NOW, Random(0), other_release="r42")
+    assert (decision.verb, decision.ground) == (Verb.GIVE_BACK, Ground.OTHER_RELEASE)
+    assert decision.failures == 0
+    assert "left to r42" in decision.reason
+    assert judge(REFUSED_PAYLOAD).state is State.DEAD

@@ -6,11 +6,11 @@ import json
 from random import Random
 
 import pytest
-from pydantic import ValidationError
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
 from mulligan.core.durations import SECOND
+from mulligan.core.errors import InvalidPolicy
 from mulligan.core.job import State
 from mulligan.failures.rules import Rule
 from mulligan.retries.backoff import Fixed
@@ -51,6 +51,13 @@ def life(policy, *outcomes, **lease):
             queue=queue,
         )
     return decisions
+
+
+def test_a_snooze_to_another_queue_moves_the_job_and_charges_no_failure():
+    (decision,) = life(LADDER, Outcome(Ended.SNOOZED, after=0, queue="big"))
+    assert decision.then == {"queue": "big"}
+    assert (decision.failures, decision.snoozes) == (0, 1)
+    assert decision.reason == "snoozed for 1 s; the next attempt goes to queue big"
 
 
 def test_failure_of_its_class_applies_the_step():
@@ -162,7 +169,7 @@ def test_settings_are_kept_by_every_ending(ended):
     ],
 )
 def test_invalid_step_is_refused(make, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(InvalidPolicy, match=message):
         make()
 
 
@@ -172,7 +179,7 @@ def test_steps_survive_json():
     )
     assert Policy.from_json(policy.to_json()) == policy
     rule = Rule("oom", exit_code=137, code="OOM", cls="resource", then=[BIG, HUGE])
-    assert Policy.from_dict({"then": rule.terms()["then"]}).then == (BIG, HUGE)
+    assert Policy.from_dict({"then": rule.terms["then"]}).then == (BIG, HUGE)
 
 
 def test_no_steps_means_no_step():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.config import RETRYABLE_CLASSES, ClassRetrySection, RetrySection
@@ -152,9 +152,6 @@ def test_every_refusal_has_a_reason(policy, story):
             )
 
 
-@settings(
-    suppress_health_check=[HealthCheck.too_slow]
-)  # it counts time that a busy machine gave to others
 @given(effective, lives)
 def test_escalated_settings_are_never_lost(policy, story):
     queue = "default"

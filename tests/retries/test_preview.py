@@ -113,8 +113,8 @@ def test_class_shows_its_backoff_and_steps():
     [
         (Fixed(10), "always 10 s"),
         (Table([60, 300, 900]), "1 min, 5 min, 15 min"),
-        (Exponential(5, 3, 900, 0.2), "5 s × 3, at most 15 min, ± 20 %"),
-        (Exponential(30), "30 s × 2, at most 1 h, full jitter"),
+        (Exponential(5, 3, 900, 0.2), "5 s, then × 3, at most 15 min, ± 20 %"),
+        (Exponential(30), "30 s, then × 2, at most 1 h, full jitter"),
     ],
 )
 def test_description_of_a_backoff(backoff, sentence):

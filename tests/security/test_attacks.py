@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import csv
 import gzip
 import io
 import json
@@ -25,6 +26,7 @@ from mulligan.cli.job_transfer import MAX_LINE_BYTES, read_lines
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import Fail, MulliganError, Refused
 from mulligan.http.app import create_app
+from mulligan.http.dashboard.view_models import export
 from mulligan.jobs.filter import parse_filter
 from mulligan.notifications.channels import (
     SendContext,
@@ -567,11 +569,19 @@ def test_a_tsv_cell_stays_one_cell_whatever_it_contains(app, call):
     assert len(listed[0].split("\t")) == len(
         call("jobs", "list", "kind:add").out.splitlines()[0].split("\t")
     )
-    for forms in ("content-disposition", "text/csv", "application/vnd.ms-excel"):
-        found = [file.name for file in SOURCE.rglob("*.py") if forms in file.read_text().lower()]
-        assert found == [], (
-            "nothing is offered as a download or as CSV; if it is now, neutralise = + - @ there"
-        )
+
+
+@pytest.mark.security("S27")
+def test_a_cell_of_an_exported_file_is_never_a_formula():
+    texts = ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "acme", ""]
+    answer = export([{"owner": text} for text in texts], "jobs", "csv")
+    rows = csv.DictReader(io.StringIO(answer.body.decode(), newline=""))
+    assert [row["owner"] for row in rows] == [
+        "'=1+1", "'+1", "'-1", "'@SUM(1)", "'\t=1", "'\r=1", "acme", ""
+    ]  # fmt: skip
+    for form in ("content-disposition", "text/csv", "application/vnd.ms-excel"):
+        found = {file.name for file in SOURCE.rglob("*.py") if form in file.read_text().lower()}
+        assert found <= {"view_models.py"}, "another place offers files: neutralise formulas there"
 
 
 # -- Notifications ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
-from mulligan.http import middleware as patience
+from mulligan.http import middleware
 from mulligan.http.api import event_hub as hubs
 from mulligan.http.app import create_app
 from mulligan.http.middleware import TokenBuckets, client_network
@@ -35,8 +35,8 @@ def settings_of(app, **settings):
 @pytest.fixture
 def web(app):
     app.store.prepare()
-    with run_server(app.settings) as at:
-        yield at
+    with run_server(app.settings) as server:
+        yield server
 
 
 def closed_by_the_server(line):
@@ -49,7 +49,7 @@ def closed_by_the_server(line):
 
 
 SLOW = {
-    "says nothing": b"",
+    "nothing": b"",
     "half a head": b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     "half a body": b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n"
     b"Content-Type: application/x-www-form-urlencoded\r\n\r\nkey=",
@@ -60,8 +60,8 @@ SLOW = {
 @pytest.mark.security("S48", "A01")
 @pytest.mark.parametrize("request_part", SLOW.values(), ids=SLOW)
 def test_a_connection_with_an_incomplete_request_is_closed(web, monkeypatch, request_part, caplog):
-    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 0.5)
-    monkeypatch.setattr(patience, "BODY_TIMEOUT", 0.5)
+    monkeypatch.setattr(middleware, "HEAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
         line.sendall(request_part)
         assert closed_by_the_server(line)
@@ -71,7 +71,7 @@ def test_a_connection_with_an_incomplete_request_is_closed(web, monkeypatch, req
 @pytest.mark.security("A01")
 def test_a_client_that_sends_single_bytes_gets_no_more_time(web, monkeypatch):
     """A server that granted more time for each byte would never close the connection."""
-    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 0.5)
+    monkeypatch.setattr(middleware, "HEAD_TIMEOUT", 0.5)
     with socket.create_connection((web.host, web.port), timeout=10) as line:
         line.sendall(b"GET /livez HTTP/1.1\r\nX-Slow: ")
 
@@ -87,7 +87,7 @@ def test_a_client_that_sends_single_bytes_gets_no_more_time(web, monkeypatch):
 
 @pytest.mark.security("A02")
 def test_a_connection_whose_client_does_not_read_the_response_is_closed(web, app, monkeypatch):
-    monkeypatch.setattr(patience, "WRITE_TIMEOUT", 0.5)
+    monkeypatch.setattr(middleware, "WRITE_TIMEOUT", 0.5)
     key = app.keys.create("*", "admin").text
     for number in range(8):
         app.enqueue("refuse", {"text": "x" * 500_000}, owner=str(number))
@@ -105,7 +105,7 @@ def test_a_connection_whose_client_does_not_read_the_response_is_closed(web, app
 
 @pytest.mark.security("A01")
 def test_a_connection_with_many_requests_may_last_longer_than_one_request(web, monkeypatch):
-    monkeypatch.setattr(patience, "HEAD_TIMEOUT", 2.0)
+    monkeypatch.setattr(middleware, "HEAD_TIMEOUT", 2.0)
     line = http.client.HTTPConnection(web.host, web.port, timeout=10)
     ends = time.monotonic() + 3
     while time.monotonic() < ends:
@@ -117,7 +117,7 @@ def test_a_connection_with_many_requests_may_last_longer_than_one_request(web, m
 @pytest.mark.timing
 @pytest.mark.security("S48")
 def test_requests_stay_fast_with_five_hundred_slow_clients_and_five_hundred_streams(app):
-    patience.raise_file_limit()
+    middleware.raise_file_limit()
     app.store.prepare()
     settings = settings_of(app, **{"web.streams_per_key": 500})
     key, lines = app.keys.create("*", "viewer").text, []

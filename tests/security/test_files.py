@@ -136,7 +136,7 @@ def test_a_planted_symlink_is_not_followed(tmp_path):
     (folder / "w2.work").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
         life.LivenessFile(folder, "w1")
-    life.remove_dead_folders(folder, "me")
+    life.remove_dead_folders(folder, {"me"})
     assert victim.read_text() == "precious"
     assert folder.is_dir()
 

@@ -15,14 +15,14 @@ from mulligan.manifest.specs import Manifest
 BEGINS: Micros = 1_790_000_000 * SECOND  # in September 2026
 # Modules whose `time` is replaced by the virtual clock. Sleeping there is an error.
 MODULES_WITH_TIME = (
-    "mulligan.app.mulligan",
+    "mulligan.app.kind",
     "mulligan.operations.chore",
     "mulligan.jobs.repair",
     "mulligan.guards.gates",
     "mulligan.worker.liveness",
     "mulligan.worker.queries",
     "mulligan.worker.supervisor.chores",
-    "mulligan.storage.sqlite_transaction",
+    "mulligan.storage.sqlite",
     "mulligan.storage.postgres_transaction",
     "mulligan.jobs.queries",
 )

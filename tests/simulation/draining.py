@@ -49,7 +49,7 @@ def _remove_obstacles(world: World) -> None:
             app.queues.resume(gate.key)
         elif gate.scope == "kind":
             app.kinds.release(gate.key)
-    for scope, key in world.ledger.query("SELECT scope, key FROM {p}limits"):
+    for scope, key in world.ledger.query("SELECT scope, key FROM {p}limits ORDER BY scope, key"):
         (app.queues if scope == "queue" else app.dependencies).clear(key)
     for key in sorted({gate.key for gate in world.ledger.gates() if gate.scope == "dependency"}):
         app.dependencies.close(key)
@@ -71,8 +71,8 @@ def _run_round(world: World) -> None:
     first = world.workers[0]
     first.chores.sweep(first.id)
     first.chores.run_operations()
-    for outlet in world.outlets:
-        while outlet.run_once(world.store):
+    for task in world.periodic_tasks:
+        while task.run_once(world.store):
             pass
     _release_jobs(world)
 

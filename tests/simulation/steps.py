@@ -11,9 +11,8 @@ from typing import Any
 
 from mulligan.core.attempt import Ending
 from mulligan.core.durations import SECOND
-from mulligan.core.errors import MulliganError, StoreUnavailable
-from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.registry import request_drain
+from mulligan.core.errors import MulliganError, NotFound, StoreUnavailable
+from mulligan.worker.service import drain_workers
 from simulation.outcomes import NAMES, OUTCOMES
 from simulation.shop import HEARTBEAT, LEASE
 from simulation.shop import KINDS as SHOP
@@ -224,13 +223,8 @@ def leave(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("ask to drain", 1)
 def drain(world: World, a: int, b: int, c: int) -> Answer:
-    with world.store.begin() as tx:
-        rows = [
-            row
-            for row in WorkerQueries(tx).list_workers(closed=False)
-            if row.id == world.worker(a).id
-        ]
-        request_drain(tx, rows, "ann", "an update")
+    with suppress(NotFound):  # it may have left
+        drain_workers(world.store, [world.worker(a).id], "ann", "an update")
 
 
 @step("sweep", 6)
@@ -252,7 +246,7 @@ def watch(world: World, a: int, b: int, c: int) -> Answer:
 
 @step("run a periodic task", 4)
 def run_periodic_task(world: World, a: int, b: int, c: int) -> Answer:
-    return world.outlets[a % len(world.outlets)].run_once(world.store)
+    return world.periodic_tasks[a % len(world.periodic_tasks)].run_once(world.store)
 
 
 # -- time ----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from mulligan.core.errors import StoreUnavailable
+from mulligan.core.errors import MulliganError, StoreUnavailable
 from mulligan.storage.base import Transaction
 from mulligan.storage.postgres import PostgresStore
 from mulligan.storage.sqlite import SqliteStore
@@ -51,10 +51,18 @@ class Faulty:
     def begin(self) -> Iterator[Transaction]:
         fault = self._due()
         with super().begin() as tx:  # type: ignore[misc]
-            if fault is not None and fault.statement is not None:
+            if fault is None or fault.statement is None:
+                yield tx
+            else:
                 _fail_after(tx, fault.statement, self._fail)
-            yield tx
-            if fault is not None and fault.statement is not None:
+                try:
+                    yield tx
+                except MulliganError as refused:
+                    # A refusal may come before or after the statement that fails: the number of
+                    # statements differs between the stores.
+                    if not isinstance(refused, StoreUnavailable):
+                        self._fail()
+                    raise
                 self._fail()
         if fault is not None:
             self._fail()

@@ -11,15 +11,17 @@ from pathlib import Path
 from random import Random
 
 from mulligan.core.attempt import Ending, Lease, Verdict
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import StoreUnavailable
 from mulligan.core.ids import new_id
 from mulligan.guards.capacity import SlotLimits
-from mulligan.guards.observer import build_kind_observer
+from mulligan.guards.kind_observer import build_kind_observer
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
+from simulation.invariants import check_invariant
 from simulation.outcomes import outcome_for
 from simulation.stores import SimStore
 from support.store import a_worker
@@ -47,7 +49,7 @@ class Worker:
         self.cancel_requests: set[Fence] = set()
         self.endings: list[Ending] = []
         self.has_lost_answer = False
-        self.stopping = False
+        self.stopping = self.closing = False
         layers = EffectivePolicies(
             self.settings.retry, self.manifest.kinds_with_rules, self.manifest.queues
         )
@@ -68,6 +70,7 @@ class Worker:
         lease = round(self.settings.worker.lease * 1e6)
         row = a_worker(self.id, kinds=kinds, lease=lease, renewed_mono=self.store.clock.mono, pid=1)
         self.chores.register(row, self.manifest)
+        self.renewed_at = self.store.clock.mono
 
     def seed_random(self, seed: int) -> None:
         for drawer in (self.turns, self.chores):
@@ -119,9 +122,14 @@ class Worker:
     def renew(self) -> bool:
         """Renew the lease. Return False if the worker was declared lost; it then has a new name."""
         renewal = self.chores.renew(self.id, self.stopping)
+        silent = self.store.clock.mono - self.renewed_at
         if not renewal.alive:
+            lease = round(self.settings.worker.lease * SECOND)
+            was_lost = silent > lease or self.closing
+            check_invariant(was_lost, "W1 no living worker is declared lost", self.id, silent)
             self.open()
             return False
+        self.renewed_at = self.store.clock.mono
         self.cancel_requests |= {(job_id, token) for job_id, token, _ in renewal.cancels}
         self.stopping = self.stopping or renewal.drain is not None
         return True
@@ -138,4 +146,5 @@ class Worker:
         """Shut down: settle ended attempts, release the others, close the worker."""
         self.turns.release_all(self.endings, self.store.clock.wall)
         self.endings, self.flights = [], {}
+        self.closing = True  # the answer of the next transaction may be lost after its commit
         self.chores.close_worker(self.id)

@@ -43,7 +43,7 @@ class World:
         empty_tables(self.store, home.tables)
         self.store.set_database_time()
         self.manifest = home.manifest
-        self.outlets = periodic_tasks(self.settings)
+        self.periodic_tasks = periodic_tasks(self.settings)
         self.jobs: list[str] = []
         self.batches: list[str] = []
         self.operations: list[str] = []
@@ -51,15 +51,15 @@ class World:
         self.clock_set_back = False
         self.ledger = Ledger(self)
         self.workers = [Worker(self.store, self.settings, self.manifest) for _ in range(WORKERS)]
-        for outlet in self.outlets:
-            outlet.run_once(self.store)
+        for task in self.periodic_tasks:
+            task.run_once(self.store)
 
     def start_step(self, step: int) -> None:
         self.clock.start_step(step)
         for place, worker in enumerate(self.workers):
             worker.seed_random(step * WORKERS + place)
 
-    # --- Numbers of a script to objects ---
+    # --- A script names things by any number; it stands for one of those that exist ---
     def worker(self, number: int) -> Worker:
         return self.workers[number % WORKERS]
 
@@ -108,12 +108,10 @@ class World:
 
     def beat(self) -> None:
         """Renew the leases of all live workers; the first one also sweeps for lost workers."""
-        sweeper = next((worker for worker in self.workers if not worker.frozen), None)
-        for worker in self.workers:
-            if worker.frozen:
-                continue
+        live = [worker for worker in self.workers if not worker.frozen]
+        for worker in live:
             try:
-                if worker.renew() and worker is sweeper:
+                if worker.renew() and worker is live[0]:
                     worker.chores.recover(worker.id)
             except StoreUnavailable:
                 continue

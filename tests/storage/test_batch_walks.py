@@ -40,7 +40,9 @@ class Walk:
 
     def __init__(self, store, seed):
         self.store, self.rng = store, Random(seed)
-        self.batches = Batches(lambda: store, Jobs(lambda: store, read_settings(environ={})))
+        self.batches = Batches(
+            lambda: store, Jobs(lambda: store, lambda: read_settings(environ={}))
+        )
         tolerance = self.rng.choice((0, 1, "25%"))
         expires = self.rng.choice((None, None, 3000))
         self.id = self.batches.begin(new_batch("walk", "", tolerance, expires, None)).id

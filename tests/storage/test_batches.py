@@ -50,7 +50,7 @@ def batches(store):
 
 
 def batches_of(store):
-    return Batches(lambda: store, Jobs(lambda: store, read_settings(environ={})))
+    return Batches(lambda: store, Jobs(lambda: store, lambda: read_settings(environ={})))
 
 
 def begun(store, members=0, *, sealed=False, **options):

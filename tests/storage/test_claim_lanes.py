@@ -7,14 +7,14 @@ import pytest
 from mulligan.core.attempt import Ended, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, Limit, LimitRow
-from mulligan.guards.lanes import read_depth
+from mulligan.guards.lanes import MAX_KNOWN, MAX_LANES, read_depth
 from mulligan.guards.limits import NO_LIMIT
 from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import Manifest, QueueSpec
 from mulligan.storage.postgres_transaction import PostgresTransaction
-from mulligan.storage.sqlite_transaction import SqliteTransaction
-from mulligan.worker.claim import DECLARATIONS_TTL, MAX_EXPECTED_LANES, Claimer
+from mulligan.storage.sqlite import SqliteTransaction
+from mulligan.worker.claim import DECLARATIONS_TTL, Claimer
 from mulligan.worker.queries import LeaseQueries
 from support.store import (
     KINDS,
@@ -111,10 +111,10 @@ def test_a_claim_without_due_jobs_is_one_statement(postgres, statements):
 
 
 def test_the_number_of_expected_lanes_is_bounded(store, claimer):
-    insert(store, *[a_job(queue=f"q{n}") for n in range(MAX_EXPECTED_LANES + 5)])
+    insert(store, *[a_job(queue=f"q{n}") for n in range(MAX_LANES + 5)])
     assert len(taken(store, claimer, 1)) == 1
-    assert len(claimer._expected) == MAX_EXPECTED_LANES
-    assert len(taken(store, claimer, 1000)) == MAX_EXPECTED_LANES + 4
+    assert len(claimer.scan.expected) == MAX_KNOWN
+    assert len(taken(store, claimer, 1000)) == MAX_LANES + 4
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ IMPOSSIBLE = [
 def test_an_impossible_row_is_refused(store, start, change, why):
     job_id = STARTS[start](store)
     before = sql(store, "SELECT * FROM {p}job")
-    with pytest.raises(Exception, match=why):
+    with pytest.raises(Exception, match=why):  # 001-67: a result, 001-69: a worker in other states
         sql(store, f"UPDATE {{p}}job SET {change} WHERE id = :id", {"id": job_id})  # noqa: S608
     assert sql(store, "SELECT * FROM {p}job") == before
 

@@ -159,6 +159,15 @@ def test_every_event_is_counted_once(store, monkeypatch):
     assert n_of(store, "enqueued") == n_of(store, "ends", state="succeeded") == 20
 
 
+def test_events_before_the_first_count_are_counted(store):
+    """A job that dies within a second of the first worker of a new database must raise alerts."""
+    run_once(store, FATAL)
+    fold = begun(store)
+    fold.run_once(store)
+    assert n_of(store, "ends", state="dead") == 1
+    assert n_of(store, "enqueued") == 1
+
+
 def test_a_fleet_counts_at_most_once_a_second(store):
     first, second = EventCounter(3600), EventCounter(3600)
     first.run_once(store)
@@ -184,7 +193,9 @@ def test_without_events_nothing_is_written(store):
 
 def test_an_unreadable_event_is_skipped(store):
     fold = begun(store)
-    strange = '{"kind":7,"code":{"a":1},"class":[],"uses":3,"cost":NaN,"wait_ms":-Infinity,"failed_before":"x"}'
+    strange = (
+        '{"kind":7,"code":{"a":1},"class":[],"uses":3,"cost":NaN,"wait_ms":-Infinity,"retries":"x"}'
+    )
     for data in (
         "[]",
         "{",
@@ -305,7 +316,7 @@ def test_cached_event_data_counts_like_parsed_data(monkeypatch):
             "queue": "q",
             "duration_ms": 5,
             "uses": "a,b",
-            "failed_before": 2,
+            "retries": 2,
             "wait_ms": 3,
         },
         {"kind": "a", "queue": "q", "duration_ms": 5, "cost": 0.5, "wait_ms": 3},

@@ -96,7 +96,7 @@ def test_an_event_has_an_actor_data_and_a_time(store):
     assert {event.owner for event in (queued, started, requested, cancelled)} == {"acme"}
     assert {event.batch_id for event in (queued, started, requested, cancelled)} == {"b1"}
     assert (requested.actor, requested.data["reason"]) == ("ann", "wrong file")
-    assert (started.data, started.attempt, started.token) == ({"worker": "w1"}, 1, 1)
+    assert (started.data, started.attempt, started.token) == ({"worker": "w1", "retries": 0}, 1, 1)
     assert queued.at <= started.at <= requested.at <= cancelled.at
     assert "wrong file" in cancelled.data["reason"]
 

@@ -86,7 +86,7 @@ def test_old_states_of_groups_without_dead_jobs_are_deleted(store):
 def test_the_plans_of_groups_read_indexes_and_no_whole_table(store):
     if is_postgres(store):
         pytest.skip("PostgreSQL plans by what is in the table")
-    from mulligan.jobs.conditions import build_conditions
+    from mulligan.jobs.filter import build_conditions
     from mulligan.storage.statements import load_statement
 
     params = {

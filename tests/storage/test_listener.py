@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from mulligan.core.errors import StoreUnavailable
-from mulligan.storage import postgres
-from mulligan.storage.postgres import ListenState, PostgresListener
+from mulligan.storage import postgres_connections
+from mulligan.storage.postgres_connections import ListenState, PostgresListener
 from support.network import Network, network_to
 from support.waiting import until
 
@@ -112,8 +112,8 @@ def test_a_connection_that_becomes_silent_is_replaced_after_the_next_proof(
     unproven: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres, "LISTEN_PROOF_INTERVAL", 0.1)
-    monkeypatch.setattr(postgres, "LISTEN_PROOF_TIMEOUT", 0.5)
+    monkeypatch.setattr(postgres_connections, "LISTEN_PROOF_INTERVAL", 0.1)
+    monkeypatch.setattr(postgres_connections, "LISTEN_PROOF_TIMEOUT", 0.5)
     reach(listener, ListenState.LISTENING)
     connected = network.listening
     network.mute_existing()
@@ -128,7 +128,7 @@ def test_a_connection_whose_first_notification_is_lost_is_reported(
     unproven: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres, "LISTEN_PROOF_TIMEOUT", 0.2)
+    monkeypatch.setattr(postgres_connections, "LISTEN_PROOF_TIMEOUT", 0.2)
     monkeypatch.setattr(listener, "_notify", lambda _: None)
     until(lambda: listener.wait(0.01) is None or unproven, 20)
     assert listener.state is ListenState.CLOSED
@@ -141,8 +141,8 @@ def test_a_server_that_does_not_answer_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
     answers: bool,
 ) -> None:
-    monkeypatch.setattr(postgres, "CONNECT_TIMEOUT", 0.3)
-    monkeypatch.setattr(postgres, "RECONNECT_PAUSE", 0.01)
+    monkeypatch.setattr(postgres_connections, "CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(postgres_connections, "RECONNECT_PAUSE", 0.01)
     network.mute_new = not answers
     network.mute_listeners = answers
     began, longest = time.monotonic(), 0.0
@@ -172,7 +172,7 @@ def test_a_proof_that_cannot_be_sent_says_nothing_about_the_listener(
         tries.append(1)
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(postgres, "RECONNECT_PAUSE", 0.01)
+    monkeypatch.setattr(postgres_connections, "RECONNECT_PAUSE", 0.01)
     notify = listener._notify
     monkeypatch.setattr(listener, "_notify", unavailable)
     until(lambda: listener.wait(0.01) is None or len(tries) > 2, 20)

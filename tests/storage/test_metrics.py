@@ -7,6 +7,7 @@ import json
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mulligan import Mulligan
 from mulligan.config import read_settings
 from mulligan.core.durations import SECOND
 from mulligan.core.job import Gate, NewJob
@@ -14,6 +15,7 @@ from mulligan.events.queries import HOUR, MINUTE, EventQueries
 from mulligan.failures.service import Failures
 from mulligan.guards.queries import GuardQueries
 from mulligan.insight.service import load_insight
+from mulligan.manifest.declared import publish_manifest
 from mulligan.observability import exporter
 from mulligan.observability.event_counts import EventCounter
 from mulligan.observability.exporter import GAUGES
@@ -191,12 +193,12 @@ def test_insight_agrees_with_the_metrics_of_the_last_minutes(store, folded):
     settle_leases(store, claim_when_due(store, lease.id), RETURNED)
     folded()
     settings = read_settings(environ={})
-    five, hour = load_insight(store, settings, 3600, None, None).lately
+    five, hour = load_insight(store, settings, 3600, None, None).recent
     assert (five.failed.part, five.failed.whole, five.retries.part) == (2, 4, 1)
     assert (five.minutes, hour.minutes) == (5, 60)
-    assert load_insight(store, settings, 3600, "mail", None).lately[0].failed.value == 1
+    assert load_insight(store, settings, 3600, "mail", None).recent[0].failed.value == 1
     store.shift_clock(10 * MINUTE)
-    five, hour = load_insight(store, settings, 3600, None, "default").lately
+    five, hour = load_insight(store, settings, 3600, None, "default").recent
     assert (five.failed.whole, hour.failed.whole) == (0, 4)
 
 
@@ -241,10 +243,10 @@ def test_hostile_names_are_one_label_each_and_forge_no_line(store, folded):
 
 
 def test_scrapes_within_five_seconds_share_one_result(store):
-    first = exporter.metrics_text(store, 100.0)
+    first = exporter.metrics_text(store, now=100.0)
     enqueue(store, 7)
-    assert exporter.metrics_text(store, 104.9) == first
-    assert exporter.metrics_text(store, 105.1) != first
+    assert exporter.metrics_text(store, now=104.9) == first
+    assert exporter.metrics_text(store, now=105.1) != first
     assert exporter.metrics_text(store) != first
 
 
@@ -253,3 +255,58 @@ def test_a_scrape_waits_for_no_writer(sqlite):
     with sqlite.begin() as tx:
         EventQueries(tx).advance_reader("fold", 1)
         assert value(sqlite, "mulligan_queue_depth", queue="default") == 3
+
+
+# --- Declared queues and the prefix ---
+
+
+def publish(store, **settings):
+    app = Mulligan(settings=settings)
+    app.queue("mail")
+    app.job(name="convert", queue="pdf")(lambda: None)
+    with store.begin() as tx:
+        publish_manifest(tx, app.manifest("shop:app"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mulligan_queue_depth",
+        "mulligan_jobs_active",
+        "mulligan_oldest_job_age_seconds",
+        "mulligan_oldest_held_age_seconds",
+        "mulligan_queue_jobs",
+    ],
+)
+def test_every_declared_queue_has_series_while_it_is_empty(store, name):
+    publish(store)
+    queues = {dict(labels)["queue"]: number for labels, number in read(store)[name].items()}
+    assert queues == {"mail": 0, "pdf": 0}
+
+
+def test_a_declared_queue_keeps_its_series_when_its_last_job_has_ended(store):
+    publish(store)
+    enqueue(store, 1, queue="pdf")
+    assert value(store, "mulligan_queue_depth", queue="pdf") == 1
+    sql(store, "DELETE FROM {p}job", {})
+    assert value(store, "mulligan_queue_depth", queue="pdf") == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "shop_"])
+def test_all_metrics_have_the_configured_prefix(store, folded, prefix):
+    publish(store)
+    run_once(store, FATAL)
+    folded()
+    families = list(text_string_to_metric_families(exporter.render(store, prefix)))
+    names = {sample.name for family in families for sample in family.samples}
+    assert f"{prefix}jobs_failed_total" in names
+    assert f"{prefix}job_wait_seconds_bucket" in names
+    assert f"{prefix}queue_depth" in names
+    assert all(name.startswith(prefix) and "mulligan" not in name for name in names)
+    assert "mulligan" not in exporter.render(store, prefix)
+    assert len(families) == len(list(text_string_to_metric_families(exporter.render(store))))
+
+
+def test_another_prefix_is_not_answered_from_the_cache(store):
+    assert "\nmulligan_workers" in exporter.metrics_text(store, now=100.0)
+    assert "\nshop_workers" in exporter.metrics_text(store, "shop_", now=100.0)

@@ -49,7 +49,7 @@ def row(subscription: str = "sub_1", **changes: object) -> SubscriptionRow:
 
 
 def incident(name: str = "i1", **changes: object) -> IncidentRow:
-    return IncidentRow(name, "sub_1", "acme", "v1-a", "{}", 5, 1, None)._replace(**changes)
+    return IncidentRow(name, "sub_1", "acme", "v1-a", "", "{}", 5, 1, None)._replace(**changes)
 
 
 def something(store: Store) -> None:

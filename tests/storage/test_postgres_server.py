@@ -18,10 +18,17 @@ from mulligan.jobs.queries import JobQueries
 from mulligan.retries.decide import decide
 from mulligan.storage import open_store
 from mulligan.storage import postgres as postgres_store
-from mulligan.storage.postgres import ListenState
-from mulligan.storage.postgres_transaction import format_array
-from mulligan.storage.statements import load_statement, statement_names
-from mulligan.worker.queries import FAILURE_COLUMNS, RARE_COLUMNS, LeaseQueries, WorkerQueries
+from mulligan.storage.postgres import PostgresStore
+from mulligan.storage.postgres_connections import ListenState, connect_options
+from mulligan.storage.postgres_transaction import format_array, format_columns
+from mulligan.storage.statements import load_statement, set_columns, statement_names
+from mulligan.worker.queries import (
+    FAILURE_COLUMNS,
+    RARE_COLUMNS,
+    LeaseQueries,
+    Settlement,
+    WorkerQueries,
+)
 from mulligan.worker.settlement import settlement_row
 from support.store import (
     FAILED,
@@ -174,15 +181,21 @@ def count_connections(url):
 def test_a_store_uses_the_last_connection_again_and_closes_unneeded_ones(
     postgres, postgres_url, monkeypatch
 ):
-    before = count_connections(postgres_url)
     with postgres.begin() as one, postgres.begin() as two:
         one.now(), two.now()
-    until(lambda: count_connections(postgres_url) - before in {1, 2}, 10)
-    monkeypatch.setattr("mulligan.storage.postgres.MAX_IDLE", 0.0)
+    until(lambda: count_connections(postgres_url) == 2, 10)
+    monkeypatch.setattr("mulligan.storage.postgres_connections.MAX_IDLE", 0.0)
     for _ in range(3):
         with postgres.begin() as tx:
             tx.now()
     until(lambda: count_connections(postgres_url) <= 1, 10)
+
+
+def test_a_closed_store_leaves_no_connection_open_if_a_late_thread_uses_it(postgres, postgres_url):
+    postgres.close()
+    with postgres.read() as tx:
+        tx.now()
+    until(lambda: count_connections(postgres_url) == 0, 10)
 
 
 def test_a_statement_without_an_answer_is_given_up_with_its_connection(postgres_url):
@@ -216,9 +229,9 @@ def test_a_transaction_of_a_dedicated_store_begins_with_its_first_statement(post
 
 
 def test_an_idle_connection_is_checked_only_if_it_has_input(postgres, postgres_url, monkeypatch):
-    answers, checked = postgres_store._answers, []
+    answers, checked = postgres_store.answers, []
     monkeypatch.setattr(postgres_store, "IDLE_TRUST", 0.0)
-    monkeypatch.setattr(postgres_store, "_answers", lambda one: checked.append(one) or answers(one))
+    monkeypatch.setattr(postgres_store, "answers", lambda one: checked.append(one) or answers(one))
     enqueue(postgres)
     checked.clear()
     enqueue(postgres)
@@ -271,7 +284,7 @@ def old_jobs(postgres, request):
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
 def test_a_claim_by_id_reads_only_its_rows(postgres, old_jobs, prepared):
-    params = {"worker": "w1", "id": format_array(old_jobs), "limit": 100}
+    params = {"worker": "w1", "ids": format_array(old_jobs), "limit": 100}
     plan = explained(postgres, "claim_jobs", params, prepared=prepared)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert len(all_rows(postgres)) == 6300
@@ -294,7 +307,8 @@ def test_a_claim_from_lanes_reads_only_its_rows(postgres, old_jobs, prepared):
 
 @pytest.mark.parametrize("prepared", [False, True], ids=["custom plan", "generic plan"])
 def test_reading_the_state_with_candidates_reads_only_these_rows(postgres, old_jobs, prepared):
-    params = {"max_lanes": 100, "depth": 50, **LANES}
+    window = {"after_lane": "", "after_priority": -10, "max_lanes": 100}
+    params = {"depth": 50, **window, **LANES}
     plan = explained(postgres, "read_claim_state", params, prepared=prepared)
     assert 50 <= rows_of_jobs_read(plan) <= 60
     assert len(old_jobs) == 300
@@ -352,7 +366,7 @@ def test_a_dedicated_store_caches_plans_at_once(postgres):
     ids = enqueue(postgres, 3)
     assert [lease.id for lease in claim(dedicated, 3)] == ids
     postgres.close()
-    assert dedicated._connections is None
+    assert not dedicated._connections._idle
 
 
 def test_cached_plans_are_not_compiled(postgres):
@@ -417,11 +431,32 @@ def test_a_settlement_reads_only_its_rows(postgres, old_jobs, prepared, outcome,
         )
         for lease in leases
     ]
-    columns = dict(zip(rows[0]._fields, map(format_array, zip(*rows, strict=True)), strict=True))
-    sent = {name: column for name, column in columns.items() if name not in defaulted}
-    plan = explained(postgres, "settle", sent, prepared=prepared, defaulted=defaulted)
+    columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
+    types = set_columns(Settlement)
+    params = format_columns({name: columns[name] for name in types.keys() - defaulted}, types)
+    params["rows"] = str(len(rows))
+    plan = explained(postgres, "settle", params, prepared=prepared, defaulted=defaulted)
     assert rows_of_jobs_read(plan) <= 3 * len(old_jobs)
     assert {row.state for row in all_rows(postgres)} == {"succeeded", state}
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [None, "", "NULL", "a,b", "{c}", 'quote " inside', "back \\ slash", "é 🎈", " ", "'", "%s"],
+        ["", ""],
+        [None, None],
+        [None, "\x1e", "a"],
+        ["\x1f", "a", None],
+        ["\x1f\ue000", "\ue003", "\x1e", None],
+    ],
+)
+def test_texts_of_a_set_arrive_unchanged(postgres, column):
+    types = {"column": "text", "other": "text"}
+    params = format_columns({"column": column, "other": ["a", None]}, types)
+    split = "SELECT string_to_array(%(column)s, %(sep)s, %(nil)s)"
+    with postgres.transaction() as connection:
+        assert connection.execute(split, params).fetchone()[0] == column
 
 
 def test_formatted_arrays_equal_those_of_the_driver(postgres):
@@ -440,17 +475,8 @@ def test_formatted_arrays_equal_those_of_the_driver(postgres):
         "'",
         "%s",
     ]
-    texts = [
-        values,
-        values[1:],
-        [None, None],
-        [None, "\x1e", "a"],
-        ["\x1f", "a", None],
-        ["\x1e"],
-        ['"\x1e"', None],
-    ]
     with postgres.transaction() as connection:
-        for column in texts:
+        for column in (values, values[1:], [None, None], [""]):
             assert (
                 connection.execute("SELECT CAST(%s AS text[])", (format_array(column),)).fetchone()[
                     0
@@ -504,3 +530,12 @@ def test_an_unexpected_result_raises_unavailable_and_closes_the_connection(postg
             assert enqueue(store)
     finally:
         proxies.close()
+
+
+def test_options_in_the_url_are_kept(postgres_url: str) -> None:
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=shop"
+    with closing(PostgresStore(url)) as store, store.transaction() as connection:
+        assert connection.execute("SHOW application_name").fetchone() == ("shop",)
+    options = connect_options(f"{url}&connect_timeout=3&keepalives_idle=60")
+    assert not {"application_name", "connect_timeout", "keepalives_idle"} & options.keys()
+    assert options["tcp_user_timeout"] == 10_000

@@ -10,7 +10,7 @@ from mulligan import Mulligan
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.registry import TOKEN_INCREMENT, mark_restored
+from mulligan.worker.service import TOKEN_INCREMENT, mark_restored
 from support.store import open_worker
 from support.waiting import until
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -183,6 +184,26 @@ def test_upkeep_applies_the_retention_of_each_state_and_kind(store):
         {"long"},
         set(),
     ]
+
+
+def test_kinds_with_their_own_retention_do_not_slow_pruning_down(store, monkeypatch):
+    """Each of them costs three transactions, not three for every 200 jobs of other kinds."""
+    open_worker(store)
+    enqueue(store, 1000)
+    settle_leases(store, claim(store, 1000))
+    store.shift_clock(100 * DAY)
+    begun = Counter()
+    begin = store.begin
+
+    def counted():
+        begun["transactions"] += 1
+        return begin()
+
+    monkeypatch.setattr(store, "begin", counted)
+    kinds = {f"k{i}": KindSpec(f"k{i}", retention=HOUR) for i in range(20)}
+    assert upkeep.prune(store, Settings(), kinds, lambda: False) >= 1000
+    assert count(store, "job") == 0
+    assert begun["transactions"] <= 3 * 22 + 1000 / upkeep.BATCH_SIZE + 3
 
 
 # --- Events ---

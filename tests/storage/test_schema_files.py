@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mulligan
-from mulligan.storage import maintenance as migrations
+from mulligan.storage import migrations
 
 TABLE = re.compile(r"^CREATE TABLE \{p\}(\w+) \(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 COLUMN = re.compile(r"^  ([a-z]\w*) +[A-Z]", re.MULTILINE)

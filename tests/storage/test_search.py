@@ -10,7 +10,7 @@ import pytest
 from mulligan.core.job import NewJob
 from mulligan.core.json import index_value
 from mulligan.jobs import queries as skimming
-from mulligan.jobs.conditions import (
+from mulligan.jobs.filter import (
     ALL_JOBS,
     build_conditions,
     choose_plan,

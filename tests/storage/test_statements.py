@@ -22,7 +22,7 @@ from mulligan.storage.statements import (
 PACKAGE = Path(mulligan.__file__).parent
 DIALECTS = ("sqlite", "postgres")
 MAX_SQL_FILES = 60
-MACRO = re.compile(r"\{(?:[A-Za-z_]\w*|(?:in|lock|part|set|shared|no):[^}]*)\}")
+MACRO = re.compile(r"\{(?:[A-Za-z_]\w*|(?:if|in|lock|part|set|shared|no):[^}]*)\}")
 
 
 @pytest.fixture

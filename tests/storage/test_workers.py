@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from random import Random
 
 import pytest
 
+from mulligan.config import RetrySection
 from mulligan.core.durations import SECOND
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries, SearchQueries
@@ -272,7 +274,7 @@ def test_manifests_are_stored_once_with_their_last_use(store):
         ManifestQueries(tx).store_manifest("a", "app", "1", "{}")
         found = ManifestQueries(tx).list_manifests()
     assert [row[:3] for row in found] == [("b", "app", "2"), ("a", "app", "1")]
-    assert found[1][4] == pytest.approx(now(store), abs=60 * SECOND)
+    assert found[1].published_at == pytest.approx(now(store), abs=60 * SECOND)
 
 
 def test_a_lost_worker_is_reported_once_with_its_reason(store):
@@ -282,8 +284,10 @@ def test_a_lost_worker_is_reported_once_with_its_reason(store):
         "UPDATE {p}worker SET renewed_at = renewed_at - 3600000000, renewed_mono = renewed_mono - 3600000000",
     )
     judge = upkeep.LossDetector("me", "this boot", lambda _: True)
-    assert [row.id for row in upkeep.close_lost_workers(store, judge)] == ["w1"]
-    assert upkeep.close_lost_workers(store, judge) == []
+    assert [
+        row.id for row in upkeep.close_lost_workers(store, judge, RetrySection(), Random(1))
+    ] == ["w1"]
+    assert upkeep.close_lost_workers(store, judge, RetrySection(), Random(1)) == []
     with store.read() as tx:
         lost = [
             event

@@ -11,6 +11,7 @@ from mulligan.core.durations import SECOND
 from mulligan.core.ids import new_id
 from mulligan.core.job import AttemptRow, JobRow
 from mulligan.jobs.queries import JobQueries
+from mulligan.observability.event_counts import EventCounter
 from support.store import open_worker
 
 # The store of a test belongs to the test, whatever created it.
@@ -38,6 +39,14 @@ def run_until_final(app: Mulligan, job: Job, attempts: int = 50) -> Job:
             return done
         advance(app, 1 + max(0.0, (done.run_at - done.created_at).total_seconds()))
     raise AssertionError(f"still {done.state} after {attempts} attempts")
+
+
+def count_events(app: Mulligan) -> None:
+    """Count events as a worker does every second. The first round only makes the reader."""
+    counter = EventCounter(every=0)
+    counter.run_once(app.store)
+    while counter.run_once(app.store):
+        pass
 
 
 def register_idle_worker(app: Mulligan) -> None:

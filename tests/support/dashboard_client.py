@@ -66,3 +66,7 @@ def sign_in_with_link(app: Mulligan) -> Iterator[DashboardClient]:
             client.post("/sign-in", data={"link": link}, follow_redirects=False).status_code == 303
         )
         yield DashboardClient(app, client)
+
+
+def text_of(page: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())

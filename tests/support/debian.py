@@ -45,22 +45,22 @@ def with_missing_dependencies(*packages: str) -> list[str]:
 
 
 def _download(folder: Path, packages: Callable[[], list[str]]) -> bool:
+    """Download packages, if necessary after an update of the package lists."""
+
     def download() -> bool:
         names = packages()
         return bool(names) and _run(folder, ["apt-get", "download", *names])
 
-    return download() or (
-        os.geteuid() == 0 and _run(folder, ["apt-get", "update", "-q"]) and download()
-    )
+    if download():
+        return True
+    if os.geteuid() != 0 or not _run(folder, ["apt-get", "update", "-q"]):
+        return False
+    return download()
 
 
 def _run(folder: Path, command: list[str]) -> bool:
-    return (
-        subprocess.run(
-            command, cwd=folder, capture_output=True, check=False, timeout=180
-        ).returncode
-        == 0
-    )
+    ended = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=180)
+    return ended.returncode == 0
 
 
 def _unpack(folder: Path, package: Path, members: tuple[str, ...]) -> None:

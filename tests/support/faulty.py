@@ -42,6 +42,14 @@ async def nap_async(ctx: Context, seconds: float) -> str:
     return "rested"
 
 
+@app.job(once=True)
+def nap_once(ctx: Context, seconds: float) -> str:
+    """Take long, and never run twice."""
+    witness(ctx, "start")
+    time.sleep(seconds)
+    return "rested"
+
+
 @app.job(policy=NOW)
 def nap_first(ctx: Context, seconds: float) -> str:
     """Take long in the first attempt only."""
@@ -119,6 +127,16 @@ def eats_memory(ctx: Context) -> None:
         time.sleep(0.02)
 
 
+LEAK: list[bytearray] = []
+
+
+@app.job(policy=NOW)
+def leaks(ctx: Context, megabytes: int) -> None:
+    """Leave memory behind that no later job needs."""
+    witness(ctx, "start")
+    LEAK.append(bytearray(megabytes * 1_000_000))
+
+
 @app.job(
     timeout=1,
     policy=Policy(
@@ -183,6 +201,31 @@ def saves(ctx: Context, steps: int) -> int:
 @app.job
 def says(text: str, times: int) -> dict[str, Any]:
     return {"text": text * times}
+
+
+@app.job
+def leaves_a_child() -> None:
+    """Start a program that leaves a process behind, which writes a line and ends."""
+    script = 'sh -c "sleep 0.2; echo child >> \\"$WITNESS\\"" &'
+    subprocess.run(["sh", "-c", script], check=True)
+
+
+_waiters: dict[str, asyncio.Task[None]] = {}
+
+
+async def _wait_for_file(path: str) -> None:
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - another process creates it
+        await asyncio.sleep(0.01)
+
+
+@app.job(policy=NOW)
+async def returns_when(ctx: Context, path: str, size: int) -> str:
+    """Return a text of this size once the file exists; all jobs in the same loop iteration."""
+    witness(ctx, "start")
+    if path not in _waiters:
+        _waiters[path] = asyncio.create_task(_wait_for_file(path))
+    await asyncio.shield(_waiters[path])
+    return "x" * size
 
 
 @app.job

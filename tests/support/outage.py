@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ class OutageStage:
             self.open_periods(),
             jobs,
             others,
+            [self.event_time(event) for event in self.events("dependency.probing")],
         )
 
     def stop(self) -> None:
@@ -220,6 +222,7 @@ class OutageReport:
     open_periods: list[tuple[float, float]]
     jobs: list[Job]
     others: list[Job]
+    probes: list[float]  # when each began
 
     def check_all(
         self, *, grace: float = 1.0, slack: float = 2.0, margin: int = 5, others: float = 1.0
@@ -230,6 +233,7 @@ class OutageReport:
         self.check_charged_at_most_once(margin)
         self.check_not_overloaded(margin)
         self.check_one_probe_at_a_time(grace)
+        self.check_one_probe_per_cool_down()
         self.check_closed_soon(slack)
         self.check_rate_after_closing()
         self.check_other_jobs_ran_at_once(others)
@@ -289,6 +293,13 @@ class OutageReport:
             assert most <= 1, (
                 f"{most} requests at once while the breaker was open, {grace} s after it opened"
             )
+
+    def check_one_probe_per_cool_down(self) -> None:
+        """Check the probes until the recovery: a cool-down is drawn from its second half."""
+        recovered = [mode.since for mode in self.modes if mode.name == OK][-1]
+        failed = [began for began in self.probes if began < recovered]
+        shortest = min((b - a for a, b in pairwise(failed)), default=inf)
+        assert shortest >= self.world.cool_down / 2, f"two probes within {shortest:.2f} s"
 
     def check_closed_soon(self, slack: float) -> None:
         """Check that the breaker closed within one cool-down after the last recovery."""

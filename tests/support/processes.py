@@ -17,8 +17,7 @@ import apsw
 
 from mulligan.core.errors import StoreUnavailable
 from mulligan.jobs.queries import JobQueries
-from mulligan.storage import maintenance as migrations
-from mulligan.storage import open_store
+from mulligan.storage import migrations, open_store
 from support.store import BackgroundCall, a_job, enqueue, is_postgres, migrated, prefix
 
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from typing import Any, NamedTuple
 
+from support.postgres import free_port
+
 OK = b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
 Response = bytes | Callable[[socket.socket], None]
 
@@ -152,7 +154,7 @@ def mail_server(context: ssl.SSLContext | None = None, **options: Any) -> Iterat
         server = Controller(
             box,
             hostname="127.0.0.1",
-            port=_free_port(),
+            port=free_port(),
             ssl_context=None,
             tls_context=context,
             **options,
@@ -163,8 +165,3 @@ def mail_server(context: ssl.SSLContext | None = None, **options: Any) -> Iterat
             yield box
         finally:
             server.stop()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])

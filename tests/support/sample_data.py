@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from mulligan import Fail, Fixed, Mulligan, Park, Policy, Webhook
 from mulligan.alerts.chore import AlertChecker
@@ -51,6 +52,7 @@ def create_sample_data(app: Mulligan, texts: SampleTexts) -> list[str]:
         f"/failures/{group}",
         f"/batches/{batch.id}",
         f"/operations/{operation.id}",
+        f"/dependencies/{quote(texts.name, safe='')}",
         "/jobs?filter=state:dead",
         "/jobs?filter=kind:nobody",
         "/jobs?filter=state:ded",

@@ -181,8 +181,8 @@ def render(running: Demo) -> list[Page]:
 
 
 def clipscribe(running: Demo) -> list[Page]:
-    admin = running.find_in_stderr(r"http://\S+/admin\S+")
-    samples = re.findall(r'value="(http[^"]+)/talk.mp4"', running.client.get("/").text)[0]
+    admin = running.find_in_stderr(r"http://\S+/demo/admin")
+    samples = running.find_in_stderr(r"http://\S+/\?service=").partition("/?")[0] + "/videos"
     pages = {}
     ends = {
         "talk": "COMPLETED",

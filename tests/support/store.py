@@ -337,7 +337,7 @@ ATTEMPT_QUERY = f"""(
   SELECT {", ".join(AttemptRow._fields)} FROM {{p}}attempt
   UNION ALL
   SELECT id, 1, generation, attempt, succeeded_by, succeeded_by, started_at, finished_at, 'returned', 'succeed',
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL, ''
   FROM {{p}}job WHERE succeeded_by IS NOT NULL
 ) AS attempt"""  # noqa: S608
 EVENT_QUERY = "SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event ORDER BY id"

@@ -23,7 +23,7 @@ from mulligan.storage import Store, open_store
 from mulligan.worker.supervisor import runner_process, runners
 from mulligan.worker.supervisor.fork_server import ForkServer
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
-from mulligan.worker.supervisor.stderr import StderrHandler
+from mulligan.worker.supervisor.runner_process import StderrHandler
 
 NO_FORK = "no-fork"  # processes cannot be started
 DATABASE_DOWN = "database-down"  # the database does not answer

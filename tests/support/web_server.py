@@ -21,6 +21,8 @@ from support.waiting import until
 
 
 class RunningServer(NamedTuple):
+    """A server that runs: its address, and how to stop it."""
+
     host: str
     port: int
     hub: Any
@@ -79,6 +81,8 @@ def serve_in_process(settings: Settings) -> Iterator[RunningServer]:
 
 
 class Frame(NamedTuple):
+    """One event of a stream. `id` is None for events that are not in the log."""
+
     id: int | None
     event: str
     data: Any
@@ -157,9 +161,9 @@ class StreamClient:
             fields: dict[str, str] = {}
             for line in block.split("\n"):
                 name, _, value = line.partition(": ")
-                fields[name] = (
-                    f"{fields[name]}\n{value}" if name == "data" and "data" in fields else value
-                )
+                if name == "data" and "data" in fields:
+                    value = f"{fields['data']}\n{value}"
+                fields[name] = value
             if "data" in fields:
                 number = int(fields["id"]) if "id" in fields else None
                 self.frames.append(Frame(number, fields["event"], json.loads(fields["data"])))
@@ -170,7 +174,9 @@ def get(at: RunningServer, path: str, key: str = "", **headers: str) -> tuple[in
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {key}", **headers})
         answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if "json" in answer.headers["content-type"] else text
+        body = answer.read()
+        if "json" in answer.headers["content-type"]:
+            return answer.status, json.loads(body)
+        return answer.status, body
     finally:
         connection.close()

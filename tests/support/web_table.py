@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mulligan import Fail, Webhook
 from mulligan.manifest.declared import publish_manifest
+from mulligan.releases.queries import ReleaseQueries
 from support.app_tools import run_job
 from support.store import open_worker
 
@@ -55,12 +56,14 @@ ROUTES = {
     "GET /jobs/count": read(),
     "GET /jobs/{job_id}": read("job"),
     "GET /jobs/{job_id}/attempts": read("job"),
+    "GET /jobs/{job_id}/attempts/{token}/log": RouteSpec("operator", noun="job"),
     "GET /jobs/{job_id}/events": read("job"),
     "GET /jobs/{job_id}/explain": read("job"),
     "POST /jobs/{job_id}/retry": act("job", consumes=True),
     "POST /jobs/{job_id}/cancel": act("job", 409),
     "POST /jobs/{job_id}/release": act("job", 409),
     "POST /jobs/{job_id}/discard": act("job", consumes=True),
+    "POST /jobs/{job_id}/undiscard": act("job", 409),
     "POST /jobs/{job_id}/status-link": act("job", body={"retry": False}),
     "GET /failures": read(),
     "GET /failures/{fingerprint}": read("group"),
@@ -68,6 +71,7 @@ ROUTES = {
     "POST /failures/{fingerprint}/unmute": act("group"),
     "POST /failures/{fingerprint}/resolve": act("group"),
     "POST /failures/{fingerprint}/reopen": act("group"),
+    "POST /failures/{fingerprint}/assign": act("group", body={"person": "ada"}),
     "GET /operations": read(),
     "POST /operations": act("", body={"action": "retry", "filter": "kind:fails", "dry_run": True}),
     "GET /operations/{operation_id}": read("operation"),
@@ -99,6 +103,7 @@ ROUTES = {
     "GET /kinds/{name}": shared("viewer", "kind"),
     "POST /kinds/{name}/hold": shared("operator", "kind", unknown_status=200),
     "POST /kinds/{name}/release": shared("operator", "kind", unknown_status=200),
+    "POST /kinds/{name}/try": shared("operator", "kind", 422, unknown_status=422),
     "GET /dependencies": shared("viewer"),
     "GET /dependencies/{key}": shared("viewer", "dependency"),
     "PATCH /dependencies/{key}": shared(
@@ -108,6 +113,11 @@ ROUTES = {
     "POST /dependencies/{key}/close": shared("operator", "dependency"),
     "POST /dependencies/{key}/probe": shared("operator", "dependency", 409),
     "GET /policies": shared("viewer"),
+    "GET /releases": shared("viewer"),
+    "GET /releases/{name}": shared("viewer", "release"),
+    "GET /releases/{name}/compare": shared("viewer", "release"),
+    "POST /releases/{name}/hold": shared("operator", "release"),
+    "POST /releases/{name}/unhold": shared("operator", "release"),
     "GET /policies/{kind}": shared("viewer", "kind"),
     "POST /policies/test": shared("viewer", body={"text": "moov atom not found"}),
     "POST /policies/backtest": shared("operator", body={"since": 3600}),
@@ -209,6 +219,13 @@ class TestObjects:
     def _kind(self, _):
         return "works"
 
+    def _release(self, _):
+        for name in ("r41", "r42"):
+            with self._app.store.begin() as tx:
+                ReleaseQueries(tx).note_release(name)
+            self._app.store.shift_clock(1)
+        return "r42"
+
     def _dependency(self, _):
         return "gateway"
 
@@ -236,7 +253,8 @@ def call_route(client, route, headers, name=""):
     verb, path = route.split()
     spec = ROUTES[route]
     begin, brace, rest = path.partition("{")
-    address = f"{begin}{name}{rest.partition('}')[2]}" if brace else path
+    after = rest.partition("}")[2].replace("{token}", "1")
+    address = f"{begin}{name}{after}" if brace else path
     if route == "GET /events":
         verb = "HEAD"  # the stream never ends
     return client.request(

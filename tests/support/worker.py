@@ -65,7 +65,7 @@ class Worker:
 
     def ready(self) -> Worker:
         """Wait until it is ready."""
-        until(self._is_ready, 20, "worker ready")
+        until(self._is_ready, 60, "worker ready")
         return self
 
     def _is_ready(self) -> bool:

@@ -7,7 +7,7 @@ import sys
 from mulligan.config import read_settings
 from mulligan.storage import open_store
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
-from mulligan.worker.supervisor.stderr import StderrHandler
+from mulligan.worker.supervisor.runner_process import StderrHandler
 
 logging.basicConfig(
     level="INFO",

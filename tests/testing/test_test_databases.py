@@ -132,13 +132,15 @@ def test_a_real_worker_is_declared_lost_when_killed_or_when_its_lease_expires(ap
     }
     with temporary(app, url), worker(app, "support.strange:app", env=fast) as real:
         job = app.enqueue("naps", {"seconds": 600})
-        until(lambda: job.refresh().state is State.RUNNING)
+        begun = tmp_path / f"runs-{job.id}"  # written by the handler
+        until(begun.exists)
         advance(app, HOUR)
         drain(app)
         assert (job.refresh().state, job.refresh().token) == (State.RUNNING, 1)
         advance(app, HOUR, leases=True)
         assert event_types(app, job)[:3] == ["queued", "started", "lost"]
-        until(lambda: job.refresh().token == 2, 20, "the worker continues under a new name")
+        begun.unlink()
+        until(lambda: begun.exists() and job.refresh().token == 2, 20, "a new name of the worker")
         real.kill()
         app.job(name="naps")(lambda seconds: "rested")
         until(

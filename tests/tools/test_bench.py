@@ -103,10 +103,8 @@ def test_every_target_uses_a_measured_case():
 
 def test_the_page_gets_tables_and_charts_from_the_results(run, tmp_path):
     page = tmp_path / "page.md"
-    begin, end = (
-        "<!-- measured: written by python -m bench peers --report -->",
-        "<!-- measured: end -->",
-    )
+    begin = "<!-- measured: written by python -m bench peers --report -->"
+    end = "<!-- measured: end -->"
     page.write_text(f"before\n{begin}\nold\n{end}\nafter")
     pages.write(run, page, tmp_path)
     text = page.read_text()
@@ -117,7 +115,7 @@ def test_the_page_gets_tables_and_charts_from_the_results(run, tmp_path):
     assert "| huey | > 120 (0 of 10) |" in text
     assert "- retry, rq: Failed: it would not" in text
     assert "- celery: left out, no server" in text
-    shown = re.findall(r"!\[.+\]\(pictures/(.+)\)", text)
+    shown = re.findall(r"!\[.+\]\(\.\./pictures/(.+)\)", text)
     assert {tmp_path / name for name in shown} == set(tmp_path.glob("*.svg"))
     for name in ("drain", "crash"):
         assert ET.fromstring((tmp_path / f"performance-{name}.svg").read_text()).tag.endswith("svg")  # noqa: S314 - our own file
@@ -129,10 +127,8 @@ def test_the_docs_page_has_the_marks_for_the_results():
 
 def test_a_round_covers_all_cases_so_that_two_can_be_compared():
     cases = [CASES[name] for name in ("drain", "backlog", "retry")]
-    order = [
-        (number, case.name)
-        for case, number, _, _ in Plan(cases, list(CONTENDERS), 2, 1.0, {}).turns()
-    ]
+    plan = Plan(cases, list(CONTENDERS), 2, 1.0, {})
+    order = [(number, case.name) for case, number, _, _ in plan.turns()]
     assert order == [(0, "drain"), (0, "backlog"), (0, "retry"), (1, "drain"), (1, "retry")]
 
 

@@ -12,7 +12,7 @@ import pytest
 from storm.commit_points import caller
 from storm.counting import Facts, violations
 from storm.plan import count_faults, plan
-from storm.proxy import BLACKHOLE, HALF, LOSE, Proxies, Proxy
+from storm.proxy import BLACKHOLE, HALF, HANG_LISTENERS, LOSE, Proxies, Proxy
 
 from support.waiting import until
 
@@ -93,6 +93,24 @@ def test_a_connection_that_lost_answers_is_reset(proxies: Proxies) -> None:
         connection.settimeout(10)
         with pytest.raises(ConnectionResetError):
             connection.recv(100)
+
+
+def test_only_a_connection_that_listens_hangs(proxies: Proxies) -> None:
+    with echo() as port:
+        proxy = proxies.to(port)
+        with connect(proxy) as listener, connect(proxy) as other:
+            listener.sendall(b"LISTEN jobs")
+            assert listener.recv(100) == b"LISTEN jobs"
+            with proxy.set_mode(HANG_LISTENERS):
+                until(lambda: proxy.mode == HANG_LISTENERS)
+                listener.sendall(b"hello")
+                other.sendall(b"hello")
+                assert other.recv(100) == b"hello"
+                listener.settimeout(0.2)
+                with pytest.raises(TimeoutError):
+                    listener.recv(100)
+            listener.settimeout(10)
+            assert listener.recv(100) == b"hello"
 
 
 def test_a_commit_whose_answer_is_lost_is_durable(proxies: Proxies, postgres_url: str) -> None:

@@ -94,54 +94,64 @@ configured = simple
 configured = simple.options(
     delay=30, priority=5, owner="acme", unique="key", max_retries=5
 )  # the same type
-assert_type(simple.enqueue(clip=7), Job)
-assert_type(simple.enqueue(7, "large"), Job)
-assert_type(with_context.enqueue(7), Job)
-assert_type(with_options.enqueue(7, loud=True), Job)
-assert_type(waits_with_options.enqueue(host="a"), Job)
-assert_type(nothing.enqueue(), Job)
-assert_type(simple.options(delay=30).enqueue(clip=7), Job)
-assert_type(with_context.options(deadline=60).options(owner="acme").enqueue(clip=7), Job)
-assert_type(simple.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job])
+assert_type(simple.enqueue(clip=7), Job[dict[str, int]])
+assert_type(simple.enqueue(7, "large"), Job[dict[str, int]])
+assert_type(with_context.enqueue(7), Job[int])
+assert_type(with_options.enqueue(7, loud=True), Job[str])
+assert_type(waits_with_options.enqueue(host="a"), Job[None])
+assert_type(nothing.enqueue(), Job[None])
+assert_type(simple.options(delay=30).enqueue(clip=7), Job[dict[str, int]])
+assert_type(with_context.options(deadline=60).options(owner="acme").enqueue(clip=7), Job[int])
+assert_type(simple.enqueue_many([{"clip": 1}, {"clip": 2}]), list[Job[dict[str, int]]])
 assert_type(simple(7), dict[str, int])
 assert_type(app.enqueue("simple", {"clip": 7}, queue="render"), Job)
 assert_type(app.jobs.get("id"), Job)
 assert_type(app.jobs.list("state:dead"), JobList)
 assert_type(app.jobs.count("state:dead"), CappedCount)
 assert_type(simple.name, str)
-assert_type(perhaps_with_context.enqueue(clip=7), Job)
+assert_type(perhaps_with_context.enqueue(clip=7), Job[None])
 takes_anything.enqueue(
     data={"a": 1}, note="x"
 )  # a first parameter that could be a context: left unchecked
 takes_an_object.enqueue(data={"a": 1}, note="x")
-assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job)
+assert_type(takes_a_model.enqueue(Order("lamp"), express=True), Job[Order])
+assert_type(takes_a_model.enqueue(Order("lamp"), express=True).value(), Order)
 assert_type(takes_a_model(Order("lamp"), express=True), Order)
-assert_type(Shop.ship.enqueue(order=7), Job)
+assert_type(Shop.ship.enqueue(order=7), Job[str])
 assert_type(
     simple.options(delay=datetime.now(UTC), deadline=timedelta(hours=1), unique=Unique()).enqueue(
         7
     ),
-    Job,
+    Job[dict[str, int]],
 )
-assert_type(simple.options(connection=object()).enqueue_many([]), list[Job])
+assert_type(simple.options(connection=object()).enqueue_many([]), list[Job[dict[str, int]]])
 assert_type(
     app.batch("spring", owner="acme", on_complete=nothing, tolerance="10%", expires_in=3600), Batch
 )
 with app.batch("spring", on_complete="nothing", tolerance=0.1, unique="k") as batch:
     assert_type(batch, Batch)
-    assert_type(simple.options(batch=batch, must_have=True).enqueue(7), Job)
-    assert_type(simple.options(batch=batch.id).enqueue(7), Job)
+    assert_type(simple.options(batch=batch, must_have=True).enqueue(7).value(), dict[str, int])
+    assert_type(simple.options(batch=batch.id).enqueue(7), Job[dict[str, int]])
 assert_type(batch.refresh(), Batch)
+assert_type(batch.wait(timeout=3), Batch)
+assert_type(batch.jobs(), list[Job])
+assert_type(with_context.enqueue(7).result, int)
+assert_type(with_context.enqueue(7).wait(timeout=3).value(), int)
+assert_type(with_context.enqueue(7).refresh().cancel(reason="late"), Job[int])
+assert_type(with_options.enqueue(7).release, str)
+assert_type(waits.enqueue(7).retry(), Job[str])
+assert_type(app.jobs.get("id").value(), Any)
 assert_type(app.batches.get("id"), Batch)
 
 
 async def walk() -> None:
-    assert_type(await simple.enqueue_async(clip=7), Job)
-    assert_type(await simple.options(owner="acme").enqueue_async(7, size="large"), Job)
-    assert_type(await simple.enqueue_many_async([{"clip": 1}]), list[Job])
+    assert_type(await simple.enqueue_async(clip=7), Job[dict[str, int]])
+    assert_type((await simple.options(owner="acme").enqueue_async(7)).value(), dict[str, int])
+    assert_type(await simple.enqueue_many_async([{"clip": 1}]), list[Job[dict[str, int]]])
     assert_type(await waits(7), str)
-    assert_type(await waits.enqueue_async(clip=7), Job)
-    assert_type(await waits_with_context.enqueue_async(clip=7), Job)
+    assert_type(await waits.enqueue_async(clip=7), Job[str])
+    assert_type((await waits.enqueue_async(clip=7)).value(), str)
+    assert_type(await (await waits_with_context.enqueue_async(clip=7)).wait_async(3), Job[str])
     assert_type(await app.aio.jobs.wait("id", timeout=3), Job)
     assert_type(await app.aio.jobs.list(), JobList)
     assert_type(await app.aio.jobs.get("id", owner="acme"), Job)
@@ -216,5 +226,10 @@ async def goes_wrong() -> None:
 def takes_kinds(kind: Kind[[int], Any], call: Callable[..., Coroutine[Any, Any, str]]) -> None: ...
 
 
+def takes_jobs(job: Job, number: Job[int]) -> None: ...
+
+
+takes_jobs(waits.enqueue(7), with_context.enqueue(7))
+takes_jobs(waits.enqueue(7), waits.enqueue(7))  # wrong: arg-type
 takes_kinds(with_context, waits)
 takes_kinds(nothing, waits)  # wrong: arg-type

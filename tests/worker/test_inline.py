@@ -14,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from mulligan import Context, Mulligan, Policy, State
+from mulligan import Context, Fixed, Mulligan, Policy, Rule, State
 from mulligan.core.errors import StoreUnavailable
+from mulligan.core.tracing import OPENTELEMETRY
+from mulligan.manifest.queries import ManifestQueries
 from mulligan.worker.queries import WorkerQueries
-from support.app_tools import event_types, run_job
+from support.app_tools import advance, event_types, run_job
+from support.call_trace import trace_functions
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -176,6 +179,98 @@ def test_a_failing_hook_raises_and_leaves_no_registered_worker(app):
         assert all(
             worker.closed_at is not None for worker in WorkerQueries(tx).list_workers(closed=True)
         )
+
+
+def test_a_later_run_uses_what_was_declared_since_the_first(app):
+    @app.job(name="breaks", policy=Policy(max_retries=0))
+    def breaks() -> None:
+        raise RuntimeError("no paper")
+
+    assert run_job(app, breaks.enqueue()).error["code"] == "UNKNOWN_ERROR"
+    app.rules.add(Rule("paper", message="no paper", code="NO_PAPER", cls="permanent"))
+
+    @app.job(name="late")
+    def late() -> str:
+        return "ran"
+
+    job = late.enqueue()
+    assert run_job(app, breaks.enqueue()).error["code"] == "NO_PAPER"
+    assert job.refresh().result == "ran"
+
+
+def test_each_run_registers_a_new_worker_and_starts_with_a_new_state(app):
+    states = []
+
+    @app.on_start
+    def start() -> dict[str, int]:
+        return {"number": len(states)}
+
+    @app.job
+    def one(ctx: Context) -> None:
+        states.append(vars(ctx.state))
+        ctx.state.left = "behind"
+
+    for _ in range(2):
+        run_job(app, one.enqueue())
+    assert [state["number"] for state in states] == [0, 1]
+    with app.store.read() as tx:
+        workers = WorkerQueries(tx).list_workers(closed=True)
+    assert len(workers) == 2
+    assert all(worker.closed_at is not None for worker in workers)
+
+
+def test_two_threads_can_run_inline_at_the_same_time(app):
+    both_run = threading.Barrier(2, timeout=20)
+
+    @app.job
+    def meets() -> None:
+        both_run.wait()
+
+    app.run_inline()
+    jobs = meets.enqueue_many({} for _ in range(2))
+    threads = [threading.Thread(target=app.run_inline) for _ in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [job.refresh().state for job in jobs] == [State.SUCCEEDED] * 2
+
+
+def test_a_run_publishes_its_manifest_if_it_was_not_published_for_a_minute(app):
+    def published_at() -> int:
+        with app.store.read() as tx:
+            return ManifestQueries(tx).list_manifests()[0][-1]
+
+    app.run_inline()
+    first = published_at()
+    app.run_inline()
+    assert published_at() == first
+    advance(app, 61)
+    app.run_inline()
+    assert published_at() > first
+
+
+# A reader follows a job that fails, is retried and dies through these many functions and files.
+MAX_FUNCTIONS = 255
+MAX_FILES = 44
+
+
+def test_a_job_that_dies_after_a_retry_calls_few_functions_in_few_files(sqlite_url, monkeypatch):
+    monkeypatch.delitem(sys.modules, OPENTELEMETRY, raising=False)  # other tests import it
+    app = Mulligan(sqlite_url)
+
+    @app.job(name="breaks", policy=Policy(max_retries=1, backoff=Fixed(0)))
+    def breaks(number: int) -> None:
+        raise ConnectionError(f"no answer to call {number}")
+
+    breaks.enqueue(number=1)
+    app.run_inline()
+    job = breaks.enqueue(number=2)
+    functions = trace_functions(app.run_inline)
+    assert (job.refresh().state, job.refresh().attempt) == (State.DEAD, 2)
+    app.close()
+    assert len(functions) <= MAX_FUNCTIONS, sorted(functions)
+    assert len({file for file, _ in functions}) <= MAX_FILES, sorted(functions)
 
 
 def test_a_database_that_cannot_be_opened_is_reported_in_one_sentence(tmp_path):

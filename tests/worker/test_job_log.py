@@ -116,7 +116,7 @@ def test_deliveries_are_counted_separately_and_have_no_owner(app, web):
     assert app.insight().numbers.jobs == 1
 
 
-def test_without_a_mail_server_mail_is_parked_and_the_page_explains_why(app):
+def test_without_a_mail_server_mail_is_skipped_and_the_page_explains_why(app):
     app.notify(on="job.died", to=Email("ops@example.com"), name="ops")
     app.run_inline()
     app.enqueue("bill")
@@ -125,9 +125,11 @@ def test_without_a_mail_server_mail_is_parked_and_the_page_explains_why(app):
         advance(app, 2)
     app.run_inline()
     (delivery,) = app.deliveries.list()
-    assert delivery.state == "succeeded"
+    assert delivery.state == "cancelled"
     with TestClient(create_app(app.settings), base_url="http://localhost") as client:
         client.post("/sign-in", data={"link": Sessions(lambda: app.store).create_link()})
         page = client.get("/notifications").text
         assert "email · ops · declared in code" in page
         assert delivery.message in page
+        assert "skipped" in page
+        assert "mail.host is not set" in page

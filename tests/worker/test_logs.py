@@ -37,7 +37,7 @@ HOSTILE = [
 
 
 class Lines(logging.Handler):
-    """Records as they are, and as each form makes them."""
+    """Handler that keeps each record, its JSON line and its text line."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -200,12 +200,12 @@ def test_a_retry_is_logged_with_its_wait_and_how_it_was_computed(app, lines):
     line = lines.find("attempt 2 of fetch in 1 min")
     assert (line["level"], line["job"], line["next_attempt"], line["delay"]) == (
         "info",
-        job.id,
+        job.id,  # 003-53
         2,
         60.0,
     )
     assert "step 1 of the backoff table" in str(line["computed"])
-    assert line["code"] == job.error["code"] if job.error else line["code"]
+    assert line["code"] == job.error["code"] if job.error else line["code"]  # 004-27
     assert lines.has_none("found due")
     advance(app, 61)
     app.run_inline()
@@ -229,7 +229,7 @@ def test_a_dead_job_is_logged_once(app, lines):
 
     job = run_job(app, check.enqueue())
     line = lines.find("check ended for good")
-    assert (line["job"], line["permanent"], line["code"]) == (job.id, True, "BAD_FILE")
+    assert (line["job"], line["permanent"], line["code"]) == (job.id, True, "BAD_FILE")  # 004-20
     assert lines.has_none("attempt 2")
     assert event_types(app, job) == ["queued", "started", "died"]
 

@@ -28,7 +28,7 @@ POLICY = Policy(max_retries=1, backoff=Fixed(100))
 
 @pytest.fixture
 def answering(app):
-    """Four jobs that answer the same: returned or raised, sync or async."""
+    """Return a function that enqueues four jobs with one outcome: returned or raised, sync or async."""
 
     def make(answer: Any, **options: Any) -> list[Job]:
         def returns() -> Any:
@@ -58,7 +58,7 @@ def all_ran(app, jobs: list[Job]) -> list[Job]:
 
 
 def wait_of(app, job) -> float:
-    """Seconds from the end of the last attempt to the next."""
+    """Return the seconds from the end of the last attempt to the next."""
     return (load_row(app, job).run_at - load_attempts(app, job)[-1].ended_at) / 1e6
 
 
@@ -122,6 +122,12 @@ def test_a_time_may_be_a_datetime_with_a_zone(app, answering):
     assert [done.run_at for done in all_ran(app, answering(Snooze(at)))] == [at] * 4
 
 
+def test_a_snooze_may_move_the_job_to_another_queue(app, answering):
+    for done in all_ran(app, answering(Snooze(0, "it is long", queue="large"))):
+        assert (done.state, done.queue, done.failures) == (State.QUEUED, "large", 0)
+        assert done.why.startswith("snoozed") or "it is long" in done.why
+
+
 def test_the_reason_of_an_outcome_reaches_the_job_and_its_event(app, answering):
     for done in all_ran(app, answering(Cancel("superseded by order 7"))):
         assert "superseded by order 7" in done.why
@@ -157,6 +163,8 @@ IMPOSSIBLE = [
     Snooze(None),
     Snooze(datetime(2031, 1, 1)),  # noqa: DTZ001 - the point
     Snooze(True),
+    Snooze(1, queue=7),
+    Snooze(1, queue="no name"),
     Cancel(None),
     Fail(""),
     Fail(None),

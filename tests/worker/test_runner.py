@@ -24,7 +24,6 @@ from mulligan.core.attempt import Lease
 from mulligan.core.job import PreviousAttempts
 from mulligan.worker.protocol import (
     JUST_RETURNED,
-    StatusPage,
     Wire,
     leases_from_wire,
     leases_to_wire,
@@ -33,6 +32,7 @@ from mulligan.worker.protocol import (
     returned_from_wire,
 )
 from mulligan.worker.runner.main import Runner
+from mulligan.worker.status_page import StatusPage
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -161,7 +161,7 @@ def test_a_stop_that_arrives_with_its_job_is_answered(app, serve):
 
     harness = serve()
     seq, run = harness.run("a", send=False)
-    harness.send_together(run, ["stop", seq])
+    harness.send_together(run, ["stop", seq, False])
     assert harness.end(seq)[1] in {"stopped", "returned"}
 
 
@@ -176,7 +176,7 @@ def test_repeated_failures_are_sent_with_their_messages(app, serve):
     seqs, runs = zip(
         *[harness.run("fails", {"n": n}, send=False) for n in range(3, 6)], strict=True
     )
-    harness.send_together(*runs, ["stop", seqs[0]])
+    harness.send_together(*runs, ["stop", seqs[0], False])
     outcomes = [outcome_from_wire(harness.end(seq)) for seq in range(1, 7) if seq != seqs[0]]
     assert [one.failure.private["message"] for one in outcomes] == [
         f"request {n} was reset" for n in (0, 1, 2, 4, 5)
@@ -195,7 +195,7 @@ def test_a_checkpoint_answer_after_a_cancellation_is_ignored(app, serve):
     harness = serve()
     seq = harness.run("saves")
     [request] = harness.until(lambda: [m[1] for m in harness.messages if m[0] == "checkpoint"])
-    harness.send_together(["stop", seq])
+    harness.send_together(["stop", seq, False])
     assert harness.end(seq)[1] == "stopped"
     after, run = harness.run("next", send=False)
     harness.send_together(["checkpoint_written", request, True], run)
@@ -219,7 +219,7 @@ def test_a_job_that_cannot_be_accepted_is_returned_and_the_others_run(app, serve
         harness.ended.clear()
         harness.send_together([word, seqs, same, columns, {2: bad}])
         assert [harness.end(seq)[1] for seq in seqs] == ["returned", "stopped", "returned"]
-        assert harness.ended[2][2:] == [0, 0.0]
+        assert harness.ended[2][2:] == [0, 0.0, ""]
 
 
 def test_leases_that_cannot_be_decoded_are_all_returned(app, serve):

@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.core.attempt import Ended, Ending, Outcome
 from mulligan.core.errors import StoreUnavailable
-from mulligan.worker.fast.second_writer import MIN_BATCH, SecondWriter
+from mulligan.worker.supervisor.second_writer import MIN_BATCH, SecondWriter
 from support.builders import make_lease
 from support.waiting import until
 

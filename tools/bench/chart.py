@@ -2,101 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from bench.recovery import Run
 
-WIDE, HIGH, GAP = 400, 110, 46  # of one panel, and between rows
-LEFT, MIDDLE, TOP = 56, 92, 64
-BUSIEST, MOST = 200, 60_000  # where the axes end
-EVERY = 5  # seconds in one point of a line
+LEFT, TOP = 56, 64  # margins of the first panel
+WIDTH, HEIGHT = 400, 110  # of a panel
+COLUMN_GAP, ROW_GAP = 92, 46  # between panels
+MAX_STARTS, MAX_WAITING = 200, 60_000  # where the vertical axes end
+POINT_SECONDS = 5  # seconds in one point of a line
 GOOD, BAD, WAIT, INK, FAINT = "#2f6f9f", "#d1495b", "#8d99ae", "#1d2433", "#d9dee7"
 
 
 def draw_chart(runs: Mapping[str, Run]) -> str:
-    width = LEFT + 2 * WIDE + MIDDLE + 24
-    height = TOP + len(runs) * (HIGH + GAP) + 12
-    rows = (
-        _row(name, run, TOP + number * (HIGH + GAP))
-        for number, (name, run) in enumerate(runs.items())
-    )
+    """Return the SVG of several runs, one row each."""
+    row_height = HEIGHT + ROW_GAP
+    width = LEFT + 2 * WIDTH + COLUMN_GAP + 24
+    height = TOP + len(runs) * row_height + 12
     style = f'font-family="sans-serif" font-size="12" fill="{INK}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {style}>',
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-            *_legend(),
-            *chain.from_iterable(rows),
-            "</svg>\n",
-        ]
-    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {style}>',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        *_legend(),
+    ]
+    for number, (name, run) in enumerate(runs.items()):
+        lines += _row(name, run, TOP + number * row_height)
+    lines.append("</svg>\n")
+    return "\n".join(lines)
 
 
 def _legend() -> Iterator[str]:
     yield _text(LEFT, 22, "Starts a second", weight="bold")
-    yield _text(LEFT + WIDE + MIDDLE, 22, "Jobs that wait", weight="bold")
+    yield _text(LEFT + WIDTH + COLUMN_GAP, 22, "Jobs that wait", weight="bold")
     for x, colour, word in ((130, GOOD, "succeed"), (210, BAD, "fail")):
         yield f'<rect x="{LEFT + x}" y="13" width="10" height="10" fill="{colour}"/>'
         yield _text(LEFT + x + 15, 22, word)
-    yield f'<line x1="{LEFT + 270}" x2="{LEFT + 290}" y1="18" y2="18" stroke="{INK}" stroke-dasharray="4 3"/>'
+    x1, x2 = LEFT + 270, LEFT + 290
+    yield f'<line x1="{x1}" x2="{x2}" y1="18" y2="18" stroke="{INK}" stroke-dasharray="4 3"/>'
     yield _text(LEFT + 295, 22, "capacity")
 
 
+class Panel(NamedTuple):
+    """Place of one diagram: seconds to the right, a value up to `most` upwards."""
+
+    left: float
+    top: float
+    seconds: int
+    most: float
+
+    def y(self, value: float) -> float:
+        return self.top + HEIGHT * (1 - value / self.most)
+
+    def path(self, points: Sequence[float]) -> str:
+        """Return the points of a line. Values above the axis are drawn at its end."""
+        step = WIDTH / max(1, len(points) - 1)
+        pairs = []
+        for number, value in enumerate(points):
+            x = self.left + number * step
+            pairs.append(f"{x:.1f},{self.y(min(self.most, value)):.1f}")
+        return " ".join(pairs)
+
+    def area(self, points: Sequence[float], colour: str) -> str:
+        base = self.top + HEIGHT
+        outline = f"M{self.left},{base} {self.path(points)} {self.left + WIDTH},{base}Z"
+        return f'<path d="{outline}" fill="{colour}"/>'
+
+    def axes(self, marks: Sequence[int]) -> Iterator[str]:
+        """Yield a horizontal line at each mark, and the minutes."""
+        x1, x2 = self.left, self.left + WIDTH
+        for mark in marks:
+            y = self.y(mark)
+            yield f'<line x1="{x1}" x2="{x2}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
+            yield _text(self.left - 6, y + 4, f"{mark:,}", anchor="end")
+        for minute in range(0, self.seconds // 60 + 1, 5):
+            x = self.left + WIDTH * minute * 60 / self.seconds
+            yield _text(x, self.top + HEIGHT + 16, f"{minute} min", anchor="middle")
+
+
 def _row(name: str, run: Run, top: float) -> Iterator[str]:
-    right = LEFT + WIDE + MIDDLE
-    all_, bad = _points(run.started), _points(run.failed)
+    seconds = len(run.started)
+    starts = Panel(LEFT, top, seconds, MAX_STARTS)
     yield _text(LEFT, top - 8, name, weight="bold")
-    yield from _axes(
-        LEFT, top, len(run.started), [(0, "0"), (100, "100"), (BUSIEST, f"{BUSIEST}")], BUSIEST
-    )
-    yield _area(LEFT, top, all_, BUSIEST, GOOD)
-    yield _area(LEFT, top, bad, BUSIEST, BAD)
-    capacity = [run.setting.capacity(second) for second in range(0, len(run.started), EVERY)]
-    path = _path(LEFT, top, capacity, BUSIEST)
+    yield from starts.axes((0, 100, MAX_STARTS))
+    yield starts.area(_points(run.started), GOOD)
+    yield starts.area(_points(run.failed), BAD)
+    capacity = [run.setting.capacity(second) for second in range(0, seconds, POINT_SECONDS)]
+    path = starts.path(capacity)
     yield f'<path d="M{path}" fill="none" stroke="{INK}" stroke-dasharray="4 3"/>'
-    if max(run.started) > BUSIEST:
-        yield _text(LEFT + WIDE, top - 8, f"highest second: {max(run.started):,}", anchor="end")
-    yield from _axes(
-        right, top, len(run.started), [(0, "0"), (20_000, "20,000"), (MOST, f"{MOST:,}")], MOST
-    )
-    yield _area(right, top, _points(run.waiting), MOST, WAIT)
-    yield _text(right + WIDE, top - 8, _end(run), anchor="end")
+    highest = max(run.started)
+    if highest > MAX_STARTS:
+        yield _text(LEFT + WIDTH, top - 8, f"highest second: {highest:,}", anchor="end")
+    waiting = Panel(LEFT + WIDTH + COLUMN_GAP, top, seconds, MAX_WAITING)
+    yield from waiting.axes((0, 20_000, MAX_WAITING))
+    yield waiting.area(_points(run.waiting), WAIT)
+    yield _text(waiting.left + WIDTH, top - 8, _describe_end(run), anchor="end")
 
 
-def _end(run: Run) -> str:
+def _describe_end(run: Run) -> str:
     if run.drained is None:
         return f"never drained: {run.waiting[-1]:,} in the end"
     return f"drained after {run.drained:,} s; {run.failures:,} failed"
 
 
 def _points(counts: Sequence[int]) -> list[float]:
-    parts = (counts[first : first + EVERY] for first in range(0, len(counts), EVERY))
-    return [sum(part) / len(part) for part in parts]
-
-
-def _axes(
-    left: float, top: float, seconds: int, marks: Iterable[tuple[float, str]], most: float
-) -> Iterator[str]:
-    for value, word in marks:
-        y = top + HIGH * (1 - value / most)
-        yield f'<line x1="{left}" x2="{left + WIDE}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
-        yield _text(left - 6, y + 4, word, anchor="end")
-    for minute in range(0, seconds // 60 + 1, 5):
-        yield _text(
-            left + WIDE * minute * 60 / seconds, top + HIGH + 16, f"{minute} min", anchor="middle"
-        )
-
-
-def _path(left: float, top: float, points: Sequence[float], most: float) -> str:
-    across = WIDE / max(1, len(points) - 1)
-    heights = (top + HIGH * (1 - min(1.0, value / most)) for value in points)
-    return " ".join(f"{left + number * across:.1f},{y:.1f}" for number, y in enumerate(heights))
-
-
-def _area(left: float, top: float, points: Sequence[float], most: float, colour: str) -> str:
-    base = top + HIGH
-    return f'<path d="M{left},{base} {_path(left, top, points, most)} {left + WIDE},{base}Z" fill="{colour}"/>'
+    """Return the mean of the counts in each point of a line."""
+    means = []
+    for first in range(0, len(counts), POINT_SECONDS):
+        part = counts[first : first + POINT_SECONDS]
+        means.append(sum(part) / len(part))
+    return means
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:

@@ -19,15 +19,14 @@ def measure_drain(store: str, n: int, module: str) -> tuple[float, float]:
     with world(store) as place:
         place.enqueue("noop", [{}] * n)
         worker = place.start(module=module)
-        pids = [*process_tree(worker.pid), *servers(store)]
-        began, used = time.monotonic(), cpu(pids)
-        first = place.count("succeeded")
+        started_at = time.monotonic()
+        cpu_before = cpu([*process_tree(worker.pid), *servers(store)])
+        done_before = place.count("succeeded")
         until(lambda: place.count("succeeded") >= n, 300, every=0.1)
-        took, spent = (
-            time.monotonic() - began,
-            cpu([*process_tree(worker.pid), *servers(store)]) - used,
-        )
-        return (n - first) / took, spent * 1000 / (n - first)
+        seconds = time.monotonic() - started_at
+        cpu_used = cpu([*process_tree(worker.pid), *servers(store)]) - cpu_before
+        jobs = n - done_before
+        return jobs / seconds, cpu_used * 1000 / jobs
 
 
 def servers(store: str) -> list[int]:
@@ -41,27 +40,38 @@ def servers(store: str) -> list[int]:
 
 
 def cpu(pids: list[int]) -> float:
-    return sum(cpu_seconds([pid]) for pid in pids if Path(f"/proc/{pid}/stat").exists())
+    """Return the CPU seconds of the processes that still exist."""
+    alive = [pid for pid in pids if Path(f"/proc/{pid}/stat").exists()]
+    return sum(cpu_seconds([pid]) for pid in alive)
 
 
 def counting(store: str, n: int) -> dict[str, float]:
     """Compare drains with and without counting, alternating."""
     found: dict[str, list[tuple[float, float]]] = {"mulligan": [], "bench.engine_only": []}
-    for turn in range(2 * ROUNDS):
-        module = ("mulligan", "bench.engine_only")[(turn + turn // 2) % 2]
-        found[module].append(measure_drain(store, n, module))
-    counted, silent = found["mulligan"], found["bench.engine_only"]
-    rates = [statistics.median(rate for rate, _ in runs) for runs in (silent, counted)]
-    costs = [statistics.median(cost for _, cost in runs) for runs in (silent, counted)]
+    for number in range(ROUNDS):
+        modules = list(found)
+        if number % 2:
+            modules.reverse()
+        for module in modules:
+            found[module].append(measure_drain(store, n, module))
+    rate_with, cost_with = _medians(found["mulligan"])
+    rate_without, cost_without = _medians(found["bench.engine_only"])
     return {
-        "without, jobs/s": rates[0],
-        "with, jobs/s": rates[1],
-        "with / without": rates[1] / rates[0],
-        "without, CPU ms/job": costs[0],
-        "with, CPU ms/job": costs[1],
-        "CPU with / without": costs[1] / costs[0],
-        **measure_fold(store, n, costs[0]),
+        "without, jobs/s": rate_without,
+        "with, jobs/s": rate_with,
+        "with / without": rate_with / rate_without,
+        "without, CPU ms/job": cost_without,
+        "with, CPU ms/job": cost_with,
+        "CPU with / without": cost_with / cost_without,
+        **measure_fold(store, n, cost_without),
     }
+
+
+def _medians(runs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return the median of the jobs per second, and of the CPU milliseconds per job."""
+    rates = [rate for rate, _ in runs]
+    costs = [cost for _, cost in runs]
+    return statistics.median(rates), statistics.median(costs)
 
 
 def measure_fold(store: str, n: int, cost: float) -> dict[str, float]:
@@ -73,13 +83,15 @@ def measure_fold(store: str, n: int, cost: float) -> dict[str, float]:
         place.start(module="bench.engine_only")
         until(lambda: place.count("succeeded") >= n, 300, every=0.1)
         place.stop()
-        used, spent = time.thread_time(), cpu(servers(store))
+        own_before = time.thread_time()
+        server_before = cpu(servers(store))
         while fold.run_once(place.app.store):
             pass
-        here, there = time.thread_time() - used, cpu(servers(store)) - spent
-        per_job = (here + there) * 1e6 / n
+        own_used = time.thread_time() - own_before
+        server_used = cpu(servers(store)) - server_before
+        per_job = (own_used + server_used) * 1e6 / n
         return {
-            "fold, CPU µs/job": here * 1e6 / n,
+            "fold, CPU µs/job": own_used * 1e6 / n,
             "fold and server, CPU µs/job": per_job,
             "fold, share of a job": per_job / 1000 / cost,
             **measure_scrape(place),

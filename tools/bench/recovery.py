@@ -39,10 +39,11 @@ class Setting(NamedTuple):
 
     def ideal(self) -> float:
         """Return the seconds until the backlog is done if all capacity is used from the start."""
-        left, step = float(self.held), 0
+        left = float(self.held)
+        step = 0
         while left > 0:
-            able = min(self.capacity(step / TICKS), self.fleet) * (1 - self.flaky)
-            left -= (able - self.fresh) / TICKS
+            possible = min(self.capacity(step / TICKS), self.fleet) * (1 - self.flaky)
+            left -= (possible - self.fresh) / TICKS
             step += 1
         return step / TICKS
 
@@ -57,14 +58,18 @@ class Release:
         return [float(held)]
 
     def available(self, now: Micros) -> int:
+        """Return how many jobs may start now."""
         del now
         return NO_LIMIT
 
-    def started(self, count: int) -> None: ...
+    def count_started(self, count: int) -> None:
+        """Count jobs that start."""
 
-    def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None: ...
+    def count_ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
+        """Count the outcomes that a worker has received."""
 
-    def look(self, now: Micros, *, waiting: bool) -> None: ...
+    def finish_if_done(self, now: Micros, *, waiting: bool) -> None:
+        """End the release if nothing must be held back any more."""
 
 
 class EvenRelease(Release):
@@ -97,23 +102,26 @@ class RampedRelease(Release):
         self._meter = meter._replace(tokens=min(meter.tokens, 1 + self.ramp.rate / 10))
         return available_starts(Limit(rate=self.ramp.rate), 0, self._meter)
 
-    def started(self, count: int) -> None:
+    def count_started(self, count: int) -> None:
         self._meter = self._meter._replace(tokens=self._meter.tokens - count)
 
-    def ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
+    def count_ended(self, worker: int, ok: int, failed: int, now: Micros) -> None:
         """Collect outcomes. A worker reports once per second, and failures at once."""
-        ok, failed = ok + self._unreported[worker][0], failed + self._unreported[worker][1]
-        reports_now = failed or now // STEP % TICKS == worker * TICKS // WORKERS
-        if reports_now and self.ramp is not None:
+        ok_before, failed_before = self._unreported[worker]
+        ok += ok_before
+        failed += failed_before
+        is_its_turn = now // STEP % TICKS == worker * TICKS // WORKERS
+        if not failed and not is_its_turn:
+            self._unreported[worker] = (ok, failed)
+            return
+        self._unreported[worker] = (0, 0)
+        if self.ramp is not None:
             self.ramp = ramps.apply_outcomes(self.ramp, ok, failed, now)
-        self._unreported[worker] = (0, 0) if reports_now else (ok, failed)
 
-    def look(self, now: Micros, *, waiting: bool) -> None:
-        if (
-            self.ramp is not None
-            and now % SECOND == 0
-            and ramps.is_finished(self.ramp, now, waiting=waiting)
-        ):
+    def finish_if_done(self, now: Micros, *, waiting: bool) -> None:
+        if self.ramp is None or now % SECOND:
+            return
+        if ramps.is_finished(self.ramp, now, waiting=waiting):
             self.ramp = None
 
 
@@ -121,11 +129,13 @@ class Dependency:
     """A dependency that fails jobs above its capacity, measured over the last second."""
 
     def __init__(self, setting: Setting, rng: Random) -> None:
-        self._setting, self._rng = setting, rng
-        self._recent = deque([0] * TICKS, TICKS)
-        self._load = 0
+        self._setting = setting
+        self._rng = rng
+        self._recent = deque([0] * TICKS, TICKS)  # jobs in each step of the last second
+        self._load = 0  # their sum
 
     def fails(self, count: int, at: float) -> int:
+        """Return how many of the jobs that start now fail."""
         self._load += count - self._recent[0]
         self._recent.append(count)
         excess = max(0.0, self._load - self._setting.capacity(at))
@@ -142,52 +152,61 @@ class Run:
     def __init__(
         self, setting: Setting, release: Release, seconds: int = 1300, seed: int = 1
     ) -> None:
-        self.setting, self._release, self._rng = setting, release, Random(seed)
+        self.setting = setting
+        self._release = release
+        self._rng = Random(seed)
         self._dependency = Dependency(setting, self._rng)
-        self._line = deque([(0, 0)] * round(setting.duration * TICKS))  # outcomes not known yet
-        self._later = deque([0.0] * ((seconds + 60) * TICKS))  # what becomes due in each step
+        self._unknown_outcomes = deque(
+            [(0, 0)] * round(setting.duration * TICKS)
+        )  # outcomes not known yet
+        self._due_in_step = deque([0.0] * ((seconds + 60) * TICKS))  # what becomes due in each step
         for step, count in enumerate(release.due(setting.held)):
-            self._later[step] += count
-        self._due, self._apart = 0.0, float(setting.held)
-        self.started, self.failed, self.waiting = ([0] * seconds for _ in range(3))
+            self._due_in_step[step] += count
+        self._due = 0.0
+        self._held = float(setting.held)  # not due yet
+        self.started = [0] * seconds
+        self.failed = [0] * seconds
+        self.waiting = [0] * seconds
         self.rates: list[float | None] = []
         self.drained: int | None = None  # the first second after which nothing waits
-        self._done = (1 + 50 * setting.flaky) * max(1.0, setting.fresh)
+        self._drained_below = (1 + 50 * setting.flaky) * max(1.0, setting.fresh)
         for step in range(seconds * TICKS):
             self._step(step)
 
     def _step(self, step: int) -> None:
-        now, second = step * STEP, step // TICKS
-        came = self._later.popleft()
-        self._apart -= came
-        self._due += came + self.setting.fresh / TICKS
-        count = min(int(self._due), self._release.available(now), int(self.setting.fleet / TICKS))
-        self._release.started(count)
+        now = step * STEP
+        second = step // TICKS
+        became_due = self._due_in_step.popleft()
+        self._held -= became_due
+        self._due += became_due + self.setting.fresh / TICKS
+        startable = int(self.setting.fleet / TICKS)
+        count = min(int(self._due), self._release.available(now), startable)
+        self._release.count_started(count)
         self._due -= count
         bad = self._dependency.fails(count, step / TICKS)
-        self._restart_if_exited(bad)
+        self._retry_failed(bad)
         self._report_outcomes(count - bad, bad, step)
-        self._release.look(now, waiting=self._due >= 1)
+        self._release.finish_if_done(now, waiting=self._due >= 1)
         self.started[second] += count
         self.failed[second] += bad
-        self.waiting[second] = round(self._due + self._apart)
+        self.waiting[second] = round(self._due + self._held)
         if step % TICKS == TICKS - 1:
             self.rates.append(self._release.rate)
-            if self.drained is None and self._due + self._apart <= self._done:
+            if self.drained is None and self._due + self._held <= self._drained_below:
                 self.drained = second + 1
 
-    def _restart_if_exited(self, count: int) -> None:
-        self._apart += count
+    def _retry_failed(self, count: int) -> None:
+        self._held += count
         together = 10 if count > 5 * TICKS else 1  # group many retries to save time
         for first in range(0, count, together):
-            self._later[int(self._rng.random() * AGAIN)] += min(together, count - first)
+            self._due_in_step[int(self._rng.random() * AGAIN)] += min(together, count - first)
 
     def _report_outcomes(self, ok: int, bad: int, step: int) -> None:
-        self._line.append((ok, bad))
-        ok, bad = self._line.popleft()
+        self._unknown_outcomes.append((ok, bad))
+        ok, bad = self._unknown_outcomes.popleft()
         for worker in range(WORKERS):
             turn = (worker + step) % WORKERS
-            self._release.ended(
+            self._release.count_ended(
                 worker, (ok + turn) // WORKERS, (bad + turn) // WORKERS, step * STEP
             )
 
@@ -207,9 +226,8 @@ class Run:
     @property
     def highest(self) -> float:
         """Return the busiest second as a multiple of the capacity."""
-        return max(
-            count / self.setting.capacity(second) for second, count in enumerate(self.started)
-        )
+        capacity = self.setting.capacity
+        return max(count / capacity(second) for second, count in enumerate(self.started))
 
 
 def _always(rate: float) -> Callable[[float], float]:

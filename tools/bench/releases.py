@@ -37,15 +37,23 @@ def by_setting(runs: Mapping[str, Run]) -> str:
 
 
 def table(what: str, runs: Mapping[str, Run]) -> str:
-    rows = [(what, *FIGURES), ("---",) * 6, *((name, *figures(run)) for name, run in runs.items())]
-    return "\n".join(f"| {' | '.join(row)} |".replace(" --- ", "---") for row in rows)
+    """Return a Markdown table. `what` is the heading of the first column."""
+    header = (what, *FIGURES)
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for name, run in runs.items():
+        lines.append(f"| {name} | {' | '.join(figures(run))} |")
+    return "\n".join(lines)
 
 
 def figures(run: Run) -> tuple[str, ...]:
-    rest = f"{run.failures:,}", f"{run.share:.2%}".replace("%", " %"), f"{run.highest:.2f}"
-    if run.drained is None:
-        return f"never: {run.waiting[-1]:,} wait in the end", "–", *rest
-    return f"{run.drained:,} s", f"{run.drained / run.setting.ideal():.1f}", *rest
+    """Return the cells of a run, in the order of FIGURES."""
+    drained = f"never: {run.waiting[-1]:,} wait in the end"
+    times_ideal = "–"
+    if run.drained is not None:
+        drained = f"{run.drained:,} s"
+        times_ideal = f"{run.drained / run.setting.ideal():.1f}"
+    share = f"{100 * run.share:.2f} %"
+    return drained, times_ideal, f"{run.failures:,}", share, f"{run.highest:.2f}"
 
 
 def main() -> None:

@@ -35,13 +35,13 @@ class AnswerTimes(NamedTuple):
 class WebClient:
     """A client signed in as admin, with an API key, on one connection."""
 
-    def __init__(self, place: World, pid: int, address: str) -> None:
+    def __init__(self, world: World, pid: int, address: str) -> None:
         self.pid = pid
-        self._place = place
+        self._world = world
         self.host, self.port = str(urlsplit(address).hostname), int(urlsplit(address).port or 0)
         self._connection = HTTPConnection(self.host, self.port, timeout=TIMEOUT)
         self.keys = [
-            place.app.keys.create("*", Role.ADMIN, name=f"bench {n}").text for n in range(4)
+            world.app.keys.create("*", Role.ADMIN, name=f"bench {n}").text for n in range(4)
         ]
         self.cookie = self._sign_in(parse_qs(urlsplit(address).query)["link"][0])
 
@@ -55,11 +55,9 @@ class WebClient:
         return str(answer.headers["set-cookie"]).partition(";")[0]
 
     def headers(self, path: str, key: int = 0) -> dict[str, str]:
-        return (
-            {"Authorization": f"Bearer {self.keys[key]}"}
-            if path.startswith("/api/")
-            else {"Cookie": self.cookie}
-        )
+        if path.startswith("/api/"):
+            return {"Authorization": f"Bearer {self.keys[key]}"}
+        return {"Cookie": self.cookie}
 
     def read(self, path: str) -> tuple[HTTPResponse, bytes]:
         try:
@@ -84,10 +82,10 @@ class WebClient:
 
     def backends(self) -> list[int]:
         """Return the PostgreSQL backends of this server, found by its open ports."""
-        if not is_postgres(self._place.app.store):
+        if not is_postgres(self._world.app.store):
             return []
         if time.monotonic() - self._looked > 5:
-            self._looked, self._found = time.monotonic(), _backends(self._place, self.pid)
+            self._looked, self._found = time.monotonic(), _backends(self._world, self.pid)
         return self._found
 
     _looked = -100.0
@@ -97,10 +95,10 @@ class WebClient:
         self._connection.close()
 
 
-def _backends(place: World, pid: int) -> list[int]:
+def _backends(world: World, pid: int) -> list[int]:
     ports = _ports(pid)
     rows = sql(
-        place.app.store,
+        world.app.store,
         "SELECT pid, client_port FROM pg_stat_activity WHERE client_port IS NOT NULL",
     )
     return [int(backend) for backend, port in rows if port in ports]
@@ -127,15 +125,15 @@ def _thread_seconds(pid: int) -> float:
 
 
 @contextmanager
-def start_web_client(place: World) -> Iterator[WebClient]:
+def start_web_client(world: World) -> Iterator[WebClient]:
     env = {
         **os.environ,
-        "MULLIGAN_DATABASE_URL": place.url,
+        "MULLIGAN_DATABASE_URL": world.url,
         "MULLIGAN_WEB__PORT": "0",
         "MULLIGAN_WEB__STREAMS_PER_KEY": "1000",
         "MULLIGAN_WEB__RATE": "100000",
     }
-    with (place.folder / "web.log").open("wb") as log:
+    with (world.folder / "web.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "mulligan.http.app"],
             cwd=ROOT / "tools",
@@ -145,7 +143,7 @@ def start_web_client(place: World) -> Iterator[WebClient]:
         )
     try:
         assert server.stdout is not None
-        client = WebClient(place, server.pid, server.stdout.readline().decode().strip())
+        client = WebClient(world, server.pid, server.stdout.readline().decode().strip())
         yield client
         client.close()
     finally:

@@ -1,4 +1,4 @@
-"""python -m labelled [--mistakes]: score the classifier; `--mistakes` lists those of the tuning set."""
+"""Score the classifier: `python -m labelled`. With `--mistakes`, list those of the tuning set."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ def main() -> None:
         print(score)
         if "--mistakes" in sys.argv and score.name.startswith("tune"):
             for row, failure in score.mistakes:
-                text = row["text"][-160:]
-                print(
-                    f"  {row['id']}: {row['cls']} called {failure.cls} by {failure.rule}: {text!r}"
-                )
+                found = f"{failure.cls} by {failure.rule}"
+                print(f"  {row['id']}: {row['cls']} called {found}: {row['text'][-160:]!r}")
 
 
 main()

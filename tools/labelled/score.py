@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mulligan import Failure, classify
+from mulligan import Failure, Rule, classify
 
 HERE = Path(__file__).parent
 FACT_FIELDS = (
@@ -23,6 +23,44 @@ FACT_FIELDS = (
 MAX_FALSE_RETRYABLE = 0.05  # share of permanent errors that may be called retryable
 MAX_FALSE_PERMANENT = 0.04  # share of retryable errors that may be called permanent
 MAX_TRAP_ERRORS = 0.20  # share of the traps, in either direction
+
+# What the public sentence of a code says exists. A row lists in `things` what its error is about.
+THINGS = {
+    "BAD_FILE": "file",
+    "NOT_FOUND": "file",
+    "BAD_TRANSFER": "file",
+    "IO_ERROR": "file",
+    "DISK_FULL": "disk",
+    "MEMORY": "memory",
+    "TOO_MANY_FILES": "file",
+    "DEVICE_BUSY": "device",
+    "MISCONFIGURED": "configuration",
+    "PROGRAM_MISSING": "program",
+    "PROGRAM_CRASHED": "program",
+    "PROCESS_FAILED": "program",
+    "PROCESS_KILLED": "program",
+    "CERTIFICATE": "certificate",
+    "AUTH": "credentials",
+    "ACCESS_DENIED": "service",
+    "HTTP_5XX": "service",
+    "HTTP_4XX": "service",
+    "HTTP_IMPOSSIBLE": "service",
+    "RATE_LIMITED": "service",
+    "SERVICE_FULL": "service",
+    "REFUSED_CONTENT": "service",
+    "QUOTA": "quota",
+    "CONNECTION": "network",
+    "UNAVAILABLE_CONTENT": "content",
+    "DATA_REFUSED": "database",
+    "DATABASE_UNAVAILABLE": "database",
+    "DATABASE_CONFLICT": "database",
+    "DATABASE_BROKEN": "database",
+    "DATABASE_SCHEMA": "database",
+    "BAD_ADDRESS": "mail",
+    "MAIL_REFUSED": "mail",
+    "MAIL_DEFERRED": "mail",
+    "STOPPED": "stop request",
+}
 
 Row = Mapping[str, Any]
 
@@ -78,22 +116,29 @@ class Score:
 
 
 def read_rows(name: str) -> Iterator[Row]:
-    """Read `tune`, which rules are made from, or `holdout`, which is only measured."""
+    """Read a set: `tune` for making rules, `holdout` for measuring, `everyday` for sentences."""
     with (HERE / f"{name}.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
 
-def classify_row(row: Row) -> Failure:
-    """Classify the error of a row."""
-    return classify(row["text"], **{name: row[name] for name in FACT_FIELDS if name in row})
+def classify_row(row: Row, rules: Sequence[Rule] = ()) -> Failure:
+    """Classify the error of a row, with the rules of a pack or with the built-in ones alone."""
+    facts = {name: row[name] for name in FACT_FIELDS if name in row}
+    return classify(row["text"], **facts, rules=rules)
 
 
-def score_rows(name: str, rows: Iterable[Row]) -> Score:
+def find_false_thing(row: Row, failure: Failure) -> str:
+    """Return the thing that the public sentence names although the error is not about it."""
+    thing = THINGS.get(failure.code, "")
+    return "" if thing in row.get("things", ()) else thing
+
+
+def score_rows(name: str, rows: Iterable[Row], rules: Sequence[Rule] = ()) -> Score:
     """Score the classifier on these rows."""
     score = Score(name)
     for row in rows:
-        score.count(row, classify_row(row))
+        score.count(row, classify_row(row, rules))
     return score
 
 
@@ -104,5 +149,8 @@ def score_set(name: str, *, traps: bool) -> Score:
 
 
 def score_all() -> list[Score]:
-    """Score both sets, traps separately."""
-    return [score_set(name, traps=traps) for name in ("tune", "holdout") for traps in (False, True)]
+    """Score all sets, traps separately."""
+    scores = [
+        score_set(name, traps=traps) for name in ("tune", "holdout") for traps in (False, True)
+    ]
+    return [*scores, score_set("everyday", traps=False)]

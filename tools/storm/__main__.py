@@ -12,8 +12,8 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from storm import database_faults, machine_faults, process_faults  # noqa: F401 - importing registers the faults
-from storm.faults import KINDS
+from storm import database_faults, machine_faults, process_faults, tenant_faults  # noqa: F401 - importing registers the faults
+from storm.faults import FAULTS
 from storm.replay import format_violations, verify_folder
 from storm.run import StormOptions, Verdict, print_verdict, storm
 
@@ -29,8 +29,10 @@ def main() -> int:
         return _replay(args.replay)
     seed = args.seed if args.seed is not None else secrets.randbelow(2**31)
     only = set(args.faults.split(",")) if args.faults else None
-    if only and (unknown := only - KINDS.keys()):
-        sys.exit(f"unknown faults: {', '.join(sorted(unknown))}. Known: {', '.join(sorted(KINDS))}")
+    if only and (unknown := only - FAULTS.keys()):
+        sys.exit(
+            f"unknown faults: {', '.join(sorted(unknown))}. Known: {', '.join(sorted(FAULTS))}"
+        )
     verdicts = [
         _run(store, seed, only, args)
         for store in ([args.store] if args.store else ["sqlite", "postgres"])

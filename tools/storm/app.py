@@ -22,6 +22,7 @@ FOLDER = Path(os.environ.get("STORM_FOLDER", os.devnull))
 # Workers are killed all the time: an innocent job must survive many losses.
 PATIENT = Policy(max_retries=3, backoff=Fixed(0.2), max_losses=1000)
 MEGABYTE = 1024 * 1024
+LARGE_RESULT = 900_000  # characters; less than the default of limits.result
 
 
 def started(ctx: Context) -> None:
@@ -37,6 +38,25 @@ def failed(ctx: Context, outcome: Any) -> Any:
     """Record an outcome that is not a result."""
     records.witness(WITNESS, ctx, records.FAIL, outcome=type(outcome).__name__)
     return outcome
+
+
+def kill_supervisor() -> None:
+    """kill -9 of the worker that runs this handler: of its supervisor, then of this process."""
+    supervisor = os.getpid()
+    while (parent := _parent(supervisor)) > 1 and _is_of_worker(parent):
+        supervisor = parent
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
+def _is_of_worker(pid: int) -> bool:
+    """True if a process belongs to a worker: the storm starts each of them with a name."""
+    return b"STORM_NAME=" in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 @app.job(policy=PATIENT)
@@ -157,6 +177,13 @@ def child(ctx: Context, n: int, number: int) -> int:
     return int(ended(ctx, number))
 
 
+@app.job(policy=PATIENT)
+def large(ctx: Context, n: int) -> str:
+    """Return a result of almost 1 MB."""
+    started(ctx)
+    return str(ended(ctx, f"{n} " + "x" * LARGE_RESULT))
+
+
 @app.job(policy=PATIENT, isolate=True)
 def alone(ctx: Context, n: int) -> str:
     started(ctx)
@@ -173,8 +200,12 @@ def once(ctx: Context, key: str) -> str:
 
 @app.job(policy=PATIENT, uses="gateway", queue="calls")
 def calls(ctx: Context, n: int) -> Any:
-    """Call the gateway, which is down while the file `gateway-down` exists."""
+    """Call the gateway. It is down while the file `gateway-down` exists, and may hang too."""
     started(ctx)
+    if (FOLDER / "gateway-kills").exists():
+        kill_supervisor()
+    while (FOLDER / "gateway-hangs").exists():
+        time.sleep(0.1)
     if (FOLDER / "gateway-down").exists():
         records.witness(WITNESS, ctx, records.FAIL)
         raise ConnectionRefusedError("gateway")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from random import Random
 
 from storm.faults import LEASE, POSTGRES, fault
-from storm.proxy import BLACKHOLE, DELAY, HALF, LOSE, Proxy
+from storm.proxy import BLACKHOLE, DELAY, HALF, HANG_LISTENERS, LOSE, Proxy
 from storm.queries import DATABASE_ERRORS, query
 from storm.world import World
 
@@ -55,6 +55,12 @@ def reset_connections(world: World, rng: Random) -> None:
 def blackhole(world: World, rng: Random) -> None:
     """No byte and no FIN passes in either direction; at the end all of them arrive."""
     _set_mode(_pick_proxies(world, rng), BLACKHOLE, rng.uniform(2, 4 * LEASE))
+
+
+@fault(2, POSTGRES, group="proxy")
+def hung_listener(world: World, rng: Random) -> None:
+    """Connections that listen hang without a FIN; all others work."""
+    _set_mode([world.proxies["workers"]], HANG_LISTENERS, rng.uniform(2 * LEASE, 8 * LEASE))
 
 
 @fault(2, POSTGRES, group="proxy")

@@ -114,6 +114,6 @@ def next_version(folder: Path) -> Path:
         )
         steps = package / "storage" / "schema"
         for dialect in ("sqlite", "postgres"):
-            text = "ALTER TABLE {p}job ADD COLUMN next_version TEXT;\n"
+            text = "-- compatible_from: 1\nALTER TABLE {p}job ADD COLUMN next_version TEXT;\n"
             (steps / f"0999_next.{dialect}.sql").write_text(text)
     return home

@@ -28,14 +28,16 @@ class NotPossibleNow(Exception):
     """The fault cannot be injected now; it is not counted."""
 
 
-KINDS: dict[str, FaultSpec] = {}
+FAULTS: dict[str, FaultSpec] = {}
 
 
 def fault(
     weight: float, stores: tuple[str, ...] = BOTH, *, group: str | None = None
 ) -> Callable[[Fault], Fault]:
+    """Register a function as a fault. A heavier fault is injected more often."""
+
     def register(function: Fault) -> Fault:
-        KINDS[function.__name__] = FaultSpec(function, weight, stores, group)
+        FAULTS[function.__name__] = FaultSpec(function, weight, stores, group)
         return function
 
     return register
@@ -59,13 +61,12 @@ def pick_fork_server(world: World, rng: Random) -> int:
 
 def possible_faults(world: World, only: set[str] | None = None) -> dict[str, float]:
     """Return the weights of the faults that can be injected on this machine and database."""
-    return {
-        name: spec.weight
-        for name, spec in KINDS.items()
-        if world.store_name in spec.stores
-        and name not in world.skipped
-        and (only is None or name in only)
-    }
+    weights = {}
+    for name, spec in FAULTS.items():
+        is_possible = world.store_name in spec.stores and name not in world.skipped
+        if is_possible and (only is None or name in only):
+            weights[name] = spec.weight
+    return weights
 
 
 class Injector:
@@ -77,7 +78,7 @@ class Injector:
         self.broken: list[str] = []  # faults that raised: an error of the storm itself
         self.active: dict[int, str] = {}
         self._threads: list[threading.Thread] = []
-        self._locks = {spec.group: threading.Lock() for spec in KINDS.values() if spec.group}
+        self._locks = {spec.group: threading.Lock() for spec in FAULTS.values() if spec.group}
         self._lock = threading.Lock()
 
     def inject(self, name: str, seed: int) -> None:
@@ -86,7 +87,7 @@ class Injector:
         thread.start()
 
     def _run(self, name: str, seed: int) -> None:
-        spec = KINDS[name]
+        spec = FAULTS[name]
         lock = self._locks.get(spec.group)
         if lock is not None and not lock.acquire(timeout=30):
             return

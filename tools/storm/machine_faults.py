@@ -206,7 +206,7 @@ def kill_pooler(world: World, rng: Random) -> None:
 # --- Versions ---
 @fault(0.2, group="version")
 def new_schema(world: World, rng: Random) -> None:
-    """The schema is upgraded while workers run; processes started later use the next version."""
+    """The schema is upgraded while workers run; every second process then uses the next version."""
     del rng
     if (world.folder / "next").exists():
         raise NotPossibleNow
@@ -227,5 +227,6 @@ def new_schema(world: World, rng: Random) -> None:
         ):
             break
         time.sleep(1)
-    for process in world.processes.by_name.values():
+    # The others go on with the old version, also after a restart, as in a slow rollout.
+    for process in [*world.processes.by_name.values()][::2]:
         process.environ["PYTHONPATH"] = environ["PYTHONPATH"]

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -125,22 +126,25 @@ def list_points(place: PointDatabases, seed: int) -> list[Point]:
         if _run_in_fork(run) != 0:
             raise RuntimeError("the scenario fails without a crash")
         counts = Counter(log.read_text().split("\n"))
-    return [
-        Point(name, side, nth, action)
-        for name, count in sorted(counts.items())
-        for nth in range(1, count + 1)
-        for side in (BEFORE, AFTER)
-        for action in (EXIT, LOSE)
-    ]
+    points = []
+    for name, count in sorted(counts.items()):
+        for nth, side, action in product(range(1, count + 1), (BEFORE, AFTER), (EXIT, LOSE)):
+            points.append(Point(name, side, nth, action))
+    return points
 
 
 def choose_points(points: list[Point], most: int, seed: int) -> list[Point]:
     """Choose the first and last occurrence of every point, then others at random up to `most`."""
-    last = {(p.name, p.side, p.action): p.nth for p in points}
-    first = [p for p in points if p.nth == 1 or p.nth == last[p.name, p.side, p.action]]
-    rest = [p for p in points if p not in set(first)]
-    Random(seed).shuffle(rest)
-    return (first + rest)[:most]
+    last = {(point.name, point.side, point.action): point.nth for point in points}
+    ends = []
+    others = []
+    for point in points:
+        if point.nth in {1, last[point.name, point.side, point.action]}:
+            ends.append(point)
+        else:
+            others.append(point)
+    Random(seed).shuffle(others)
+    return (ends + others)[:most]
 
 
 # --- One point ---
@@ -155,9 +159,9 @@ def crash_at(place: PointDatabases, number: int, point: Point, seed: int) -> tup
             Scenario(settings, folder, seed).run()
 
         status = _run_in_fork(run)
-        problems = (
-            [] if status in (0, signal.SIGKILL) else [f"the scenario ended with status {status}"]
-        )
+        problems = []
+        if status not in (0, signal.SIGKILL):
+            problems.append(f"the scenario ended with status {status}")
         if _run_in_fork(lambda: recover(settings, folder)) != 0:
             problems.append("the recovery failed")
         problems += _run_checker(url, folder, settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 from storm.commit_points import AFTER, BEFORE, EXIT, LOSE
@@ -19,7 +21,7 @@ def kill_runner(world: World, rng: Random) -> None:
 
 
 @fault(2)
-def kill_nursery(world: World, rng: Random) -> None:
+def kill_fork_server(world: World, rng: Random) -> None:
     """kill -9 of the fork server."""
     send_signal(pick_fork_server(world, rng), signal.SIGKILL)
 
@@ -81,7 +83,7 @@ def freeze_runner(world: World, rng: Random) -> None:
 
 
 @fault(2)
-def freeze_nursery(world: World, rng: Random) -> None:
+def freeze_fork_server(world: World, rng: Random) -> None:
     """SIGSTOP of the fork server; its worker may kill it."""
     _freeze([pick_fork_server(world, rng)], rng.uniform(0.5, 2 * LEASE))
 
@@ -124,10 +126,37 @@ def _freeze(pids: list[int], seconds: float) -> None:
             send_signal(pid, signal.SIGCONT)
 
 
-@fault(1.5)
+@fault(1.5, group="gateway")
 def gateway_down(world: World, rng: Random) -> None:
     """The service that some jobs call refuses connections for 2 to 8 seconds."""
-    flag = world.folder / "gateway-down"
+    with _flag(world, "gateway-down"):
+        time.sleep(rng.uniform(2, 8))
+
+
+@fault(0.7, group="gateway")
+def kill_prober(world: World, rng: Random) -> None:
+    """The service is down, and the worker that probes it is killed by kill -9."""
+    with _flag(world, "gateway-down"):
+        time.sleep(rng.uniform(4, 6))  # the circuit breaker opens
+        with _flag(world, "gateway-kills"):
+            time.sleep(rng.uniform(2, 3))
+
+
+@fault(0.7, group="gateway")
+def hang_prober(world: World, rng: Random) -> None:
+    """The service is down, then hangs while it is probed."""
+    with _flag(world, "gateway-down"):
+        time.sleep(rng.uniform(4, 6))  # the circuit breaker opens
+    with _flag(world, "gateway-hangs"):
+        time.sleep(rng.uniform(4, 10))
+
+
+@contextmanager
+def _flag(world: World, name: str) -> Iterator[None]:
+    """Create a file that handlers look for, for the length of a block."""
+    flag = world.folder / name
     flag.touch()
-    time.sleep(rng.uniform(2, 8))
-    flag.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        flag.unlink(missing_ok=True)

@@ -18,7 +18,9 @@ from random import Random
 CHUNK = 65_536
 RESET = struct.pack("ii", 1, 0)  # linger for no time at all: the other side gets a RST
 PASS, BLACKHOLE, DELAY, HALF, LOSE = "pass", "blackhole", "delay", "half", "lose"
+HANG_LISTENERS = "hang listeners"
 COMMIT = b"COMMIT"
+LISTEN = b"LISTEN"
 
 
 class ProxiedConnection:
@@ -32,6 +34,7 @@ class ProxiedConnection:
         self.lose_answer = False  # a COMMIT was sent; its answer will be lost
         self.extra = b""  # inserted before the next answer
         self.broken = False  # bytes were lost: reset it at the end of the mode
+        self.listens = False  # it has sent LISTEN
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -51,6 +54,8 @@ class ProxiedConnection:
     ) -> None:
         while data := await reader.read(CHUNK):
             await self.proxy.wait_until_open()
+            if self.listens:
+                await self.proxy.listeners_work.wait()
             if not filter_(data):  # type: ignore[operator]
                 continue
             if writer is self.client:
@@ -60,6 +65,7 @@ class ProxiedConnection:
 
     def _on_request(self, data: bytes) -> bool:
         proxy = self.proxy
+        self.listens = self.listens or LISTEN in data
         if proxy.mode == LOSE and COMMIT in data and proxy.rng.random() < proxy.share:
             self.lose_answer = True
         return not self.broken
@@ -87,20 +93,22 @@ class Proxy:
         self._upstream = upstream
         self._connections: set[ProxiedConnection] = set()
         self._loop = loop
-        self._unfinished_jobs = asyncio.Event()
+        self.listeners_work = asyncio.Event()  # cleared while connections that listen hang
+        self._is_open = asyncio.Event()
         self.port = self._call(self._listen())
 
     def _call(self, work: object) -> int:
         return int(asyncio.run_coroutine_threadsafe(work, self._loop).result(10))  # type: ignore[arg-type]
 
     async def _listen(self) -> int:
-        self._unfinished_jobs.set()
+        self._is_open.set()
+        self.listeners_work.set()
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def wait_until_open(self) -> None:
         """Wait while the proxy is blocked or slow."""
-        await self._unfinished_jobs.wait()
+        await self._is_open.wait()
         if self.mode == DELAY:
             await asyncio.sleep(self.pause)
 
@@ -158,17 +166,20 @@ class Proxy:
 
     def _apply(self, mode: str, pause: float, share: float) -> None:
         self.mode, self.pause, self.share = mode, pause, share
+        self._is_open.set()
+        self.listeners_work.set()
         if mode == BLACKHOLE:
-            self._unfinished_jobs.clear()
-        else:
-            self._unfinished_jobs.set()
+            self._is_open.clear()
+        if mode == HANG_LISTENERS:
+            self.listeners_work.clear()
         if mode == PASS:
             for connection in [one for one in self._connections if one.broken]:
                 connection.reset()
 
     def end(self) -> None:
         self._server.close()
-        self._unfinished_jobs.set()
+        self._is_open.set()
+        self.listeners_work.set()
         self._reset()
 
 

@@ -35,14 +35,10 @@ def verify_database(url: str, folder: Path) -> VerifyReport:
     settings = read_settings(
         environ={**FAST_SETTINGS, "MULLIGAN_DATABASE_URL": url}, file=folder / "none.toml"
     )
-    files = {
-        name: [path] if (path := folder / f"{name}.jsonl").exists() else []
-        for name in ("clients", "witness")
-    }
     return verify(
         url,
-        clients=files["clients"],
-        witness=files["witness"],
+        clients=[*folder.glob("clients.jsonl")],
+        witness=[*folder.glob("witness.jsonl")],
         settled=True,
         slack=60,
         settings=settings,

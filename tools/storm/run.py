@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 from storm import counting
-from storm.faults import KINDS, Injector, possible_faults
+from storm.faults import FAULTS, Injector, possible_faults
 from storm.plan import plan
 from storm.processes import pids_with_environment, wait_until
 from storm.queries import DATABASE_ERRORS, count_states, query
@@ -147,7 +147,7 @@ def _release_held_kinds_regularly(place: World) -> None:
 
 def _applies_to(place: World, name: str) -> bool:
     """True if the storm's database has this fault."""
-    return name not in KINDS or place.store_name in KINDS[name].stores
+    return name not in FAULTS or place.store_name in FAULTS[name].stores
 
 
 def _print_progress(place: World, options: StormOptions, injector: Injector, when: str) -> None:
@@ -294,11 +294,13 @@ def _compares_times(line: str) -> bool:
 
 def _unexpected_errors(folder: Path) -> list[str]:
     path = folder / "surprises.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [
-        f"unexpected client error: {json.loads(line)['client']}: {json.loads(line)['trace'][-600:]}"
-        for line in lines
-    ]
+    if not path.exists():
+        return []
+    errors = []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        errors.append(f"unexpected client error: {record['client']}: {record['trace'][-600:]}")
+    return errors
 
 
 def print_verdict(verdict: Verdict, out: Any = sys.stdout) -> None:
@@ -308,7 +310,8 @@ def print_verdict(verdict: Verdict, out: Any = sys.stdout) -> None:
         print(f"{name:<{width}}  {count:5d}", file=out)
     for name, why in verdict.skipped.items():
         print(f"{name:<{width}}      -  {why}", file=out)
-    print(f"\n{', '.join(f'{name} {value}' for name, value in verdict.figures.items())}", file=out)
+    figures = [f"{name} {value}" for name, value in verdict.figures.items()]
+    print(f"\n{', '.join(figures)}", file=out)
     for line in verdict.violations[:50]:
         print(f"VIOLATION  {line}", file=out)
     result = "no violation"

@@ -17,12 +17,12 @@ from mulligan.core.durations import SECOND
 from mulligan.core.errors import MulliganError, StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.doctor.verify import records
-from mulligan.guards.observer import build_kind_observer
+from mulligan.guards.kind_observer import build_kind_observer
 from mulligan.jobs.queries import SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.worker import liveness as alive
 from mulligan.worker.claim import create_claimer
-from mulligan.worker.registry import worker_row
+from mulligan.worker.queries import new_worker_row
 from mulligan.worker.runner.context import Context
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
@@ -189,7 +189,7 @@ class SupervisorStub:
         folder = alive.state_folder(settings.worker.state_dir, store.lock_directory, store.identity)
         self.file = alive.LivenessFile(folder, self.worker)
         self.chores = Chores(store, settings, folder)
-        self.row = worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
+        self.row = new_worker_row(self.worker, self.file, manifest, settings, frozenset(), 5)
         self.manifest = manifest
         policies = EffectivePolicies(settings.retry, manifest.kinds_with_rules, manifest.queues)
         self.transactions = LoopTransactions(

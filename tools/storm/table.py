@@ -1,4 +1,4 @@
-"""Tables of results for docs/explain/storm.md."""
+"""Tables of results for docs/contributors/storm.md."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ FIGURES = (
 
 
 def lines(name: str) -> list[dict[str, Any]]:
+    """Return the results in a file, oldest first."""
     path = RESULTS / name
-    return (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if path.exists()
-        else []
-    )
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def longest(results: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -44,36 +43,50 @@ def storms() -> str:
     """Return a table with faults and figures in rows and one column per database."""
     best = longest(lines("storms.jsonl"))
     shown = [best[store] for store in STORES if store in best]
-    rows = [
-        ("date", *(one["at"][:10] for one in shown)),
-        ("seed", *(str(one["seed"]) for one in shown)),
-        ("minutes", *(f"{one['seconds'] / 60:g}" for one in shown)),
-        *((name, *(_figure(one, name) for one in shown)) for name in FIGURES),
-        ("violations", *(str(len(one["violations"])) for one in shown)),
-        *(
-            (f"`{name}`", *(str(one["faults"].get(name, "–")) for one in shown))
-            for name in _faults(shown)
-        ),
-        ("faults in all", *(str(sum(one["faults"].values())) for one in shown)),
+    faults = _faults(shown)
+    columns = [_storm_column(result, faults) for result in shown]
+    labels = [
+        "date",
+        "seed",
+        "minutes",
+        *FIGURES,
+        "violations",
+        *(f"`{name}`" for name in faults),
+        "faults in all",
     ]
-    return _table(("", *(one["store"] for one in shown)), rows)
+    rows = list(zip(labels, *columns, strict=True))
+    return _table(("", *(result["store"] for result in shown)), rows)
+
+
+def _storm_column(result: dict[str, Any], faults: list[str]) -> list[str]:
+    """Return the cells of one storm, in the order of the rows."""
+    counts = result["faults"]
+    return [
+        result["at"][:10],
+        str(result["seed"]),
+        f"{result['seconds'] / 60:g}",
+        *(_figure(result, name) for name in FIGURES),
+        str(len(result["violations"])),
+        *(str(counts.get(name, "–")) for name in faults),
+        str(sum(counts.values())),
+    ]
 
 
 def points() -> str:
-    rows = [
-        (
-            one["at"][:10],
-            one["store"],
-            str(one["seed"]),
-            str(one["reached"]),
-            str(one["transactions"]),
-            str(len(one["bad"])),
+    """Return a table of the runs that crashed around every commit."""
+    rows = []
+    for result in lines("points.jsonl"):
+        row = (
+            result["at"][:10],
+            result["store"],
+            str(result["seed"]),
+            str(result["reached"]),
+            str(result["transactions"]),
+            str(len(result["bad"])),
         )
-        for one in lines("points.jsonl")
-    ]
-    return _table(
-        ("date", "store", "seed", "points reached", "transactions", "with a violation"), rows
-    )
+        rows.append(row)
+    columns = ("date", "store", "seed", "points reached", "transactions", "with a violation")
+    return _table(columns, rows)
 
 
 def _faults(shown: list[dict[str, Any]]) -> list[str]:

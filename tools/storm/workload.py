@@ -30,6 +30,7 @@ KINDS = {
     "calls": 8,
     "saves": 1,
     "alone": 2,
+    "large": 0.05,
     "poison": 0.5,
     "overstays": 0.6,
     "holds_the_gil": 0.2,

@@ -37,7 +37,7 @@ FAST_SETTINGS = {
     "MULLIGAN_WEB__RATE": "0",
     "PYTHONDONTWRITEBYTECODE": "",
 }
-SQLITE_DISK_SIZE = "96m"
+SQLITE_DISK_SIZE = "400m"
 POSTGRES_DISK_SIZE = "400m"
 
 
@@ -64,6 +64,7 @@ class World:
         self.port = postgres.free_port()
         self.url = ""
         self.key = ""
+        self.tenant_key = ""  # of one owner
 
     @property
     def is_postgres(self) -> bool:
@@ -155,6 +156,7 @@ def world(store: str, seed: int, folder: Path | None = None) -> Iterator[World]:
             made.url = f"sqlite:///{made.data_folder}/mulligan.db"
         app = Mulligan(settings=made.settings())
         made.key = app.keys.create("*", "admin", name="storm").text
+        made.tenant_key = app.keys.create("globex", "viewer", name="tenant").text
         app.store.shift_clock(0)  # creates the row that the clock faults update
         app.close()
         yield made

@@ -16,13 +16,22 @@ import httpx2
 import pytest
 import uvicorn
 
-from clipscribe import world as external
-from clipscribe.config import read_config
 from mulligan import Job
+from mulligan.apps.clipscribe.demo import world as external
 from mulligan.testing import advance, drain, force
 from support.receivers import MailReceiver, WebReceiver, open_receiver
 
-MODULES = ("config", "media", "storage", "notices", "jobs", "metrics", "web")
+MODULES = (
+    "config",
+    "media",
+    "storage",
+    "notices",
+    "views",
+    "records",
+    "jobs",
+    "metrics",
+    "web",
+)
 ADMIN = "admin@clipscribe.example"
 USER = "ann@example.com"
 HTTP = httpx2.Client(verify=False, timeout=30)  # certificates are slow to load
@@ -47,7 +56,7 @@ def serve(application: Any) -> Iterator[str]:
 
 async def latest_service(scope: Any, receive: Any, send: Any) -> None:
     """Serve the service that was imported last."""
-    await sys.modules["clipscribe.web"].web(scope, receive, send)
+    await sys.modules["mulligan.apps.clipscribe.web"].web(scope, receive, send)
 
 
 @pytest.fixture(scope="session")
@@ -79,20 +88,30 @@ class World:
         self.box = mailbox
         self.receiver = receiver
         for module in MODULES:
-            setattr(self, module, importlib.import_module(f"clipscribe.{module}"))
+            setattr(self, module, importlib.import_module(f"mulligan.apps.clipscribe.{module}"))
         self.app = self.jobs.app  # type: ignore[attr-defined]
+        self.keys: dict[str, str] = {}
         mailbox.received.clear()
         receiver.received.clear()
         external.requests_by_name.clear()
         self.run()  # a worker has stored the manifest
 
+    def key_of(self, user: str) -> str:
+        """Return the key of a user; `*` is the admin."""
+        if user not in self.keys:
+            role = "admin" if user == "*" else "viewer"
+            self.keys[user] = self.app.keys.create(user, role).text
+        return self.keys[user]
+
     # --- Users ------------------------------------------------------------------------------------
     http = HTTP
 
-    def post(self, video: str = "talk.mp4", **options: Any) -> Any:
+    def post(self, video: str = "talk.mp4", *, user: str = USER, **options: Any) -> Any:
         url = video if "://" in video else f"{self.addresses['videos']}/{video}"
         return HTTP.post(
-            f"{self.addresses['service']}/jobs", json={"url": url, "user": USER, **options}
+            f"{self.addresses['service']}/jobs",
+            json={"url": url, **options},
+            headers={"authorization": f"Bearer {self.key_of(user)}"},
         )
 
     def order(self, video: str = "talk.mp4", **options: Any) -> str:
@@ -101,7 +120,7 @@ class World:
         return str(answer.json()["job_id"])
 
     def request_as_owner(self, method: str, path: str, job: str, **options: Any) -> Any:
-        key = self.web.sign_job_id(job)  # type: ignore[attr-defined]
+        key = self.notices.sign_job_id(job)  # type: ignore[attr-defined]
         return HTTP.request(
             method, f"{self.addresses['service']}{path}", params={"key": key}, **options
         )
@@ -121,7 +140,7 @@ class World:
 
     # --- Admin --------------------------------------------------------------------------------
     def admin(self, method: str, path: str, **options: Any) -> Any:
-        headers = {"authorization": "Bearer open sesame"}
+        headers = {"authorization": f"Bearer {self.key_of('*')}"}
         return HTTP.request(
             method, f"{self.addresses['service']}{path}", headers=headers, **options
         )
@@ -154,6 +173,9 @@ class World:
     def job(self, job: str) -> Job:
         return self.app.jobs.get(job)
 
+    def events(self, job: str, event_type: str) -> list[Any]:
+        return [event for event in self.app.jobs.history(job) if event.type == event_type]
+
     def retry_delays(self, job: str) -> list[float]:
         """Return the seconds from the end of each attempt to the earliest start of the next."""
         return [
@@ -185,22 +207,22 @@ def make_world(
             "MULLIGAN_MAIL__SENDER": "ClipScribe <clips@example.com>",
             "CLIPSCRIBE_URL": addresses["service"],
             "CLIPSCRIBE_MODEL_URL": addresses["model"],
-            "CLIPSCRIBE_SAMPLES": addresses["videos"],
             "CLIPSCRIBE_STORAGE_URL": f"file://{tmp_path}/objects",
-            "CLIPSCRIBE_ADMIN_KEY": "open sesame",
             "CLIPSCRIBE_SECRET": "of this test",
+            "CLIPSCRIBE_ALLOW_PRIVATE": "1",  # the videos are on this host
         }
         settings = {f"CLIPSCRIBE_{name}": value for name, value in environ.items()}
-        for name, value in (variables | settings | read_config(settings).mulligan).items():
+        for name, value in (variables | settings).items():
             monkeypatch.setenv(name, value)
         for module in MODULES:
-            monkeypatch.delitem(sys.modules, f"clipscribe.{module}", raising=False)
+            monkeypatch.delitem(sys.modules, f"mulligan.apps.clipscribe.{module}", raising=False)
         worlds.append(World(addresses, mailbox, receiver))
         return worlds[-1]
 
     yield start_world
     for world in worlds:
-        world.media.http_client().close()
+        world.media.download_client().close()
+        world.media.model_client().close()
         world.app.close()
 
 

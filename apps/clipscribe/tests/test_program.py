@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import signal
 import subprocess
@@ -41,12 +42,15 @@ def test_demo_starts_all_processes_and_sigterm_ends_them(store_url, tmp_path):
         "0",
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=tmp_path, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, text=True
     )
     try:
         address = re.fullmatch(r"(http://127.0.0.1:\d+)/", process.stdout.readline().strip())[1]
         with httpx2.Client(base_url=address, verify=False, timeout=60) as ann:
-            video = re.search(r'value="([^"]+talk.mp4)"', ann.get("/").text)[1]
+            videos = re.search(r"http://\S+/\?service=\S+", process.stderr.readline())[0]
+            link = re.search(r'href="([^"]+talk.mp4)"', ann.get(videos).text)[1]
+            page = ann.get(html.unescape(link)).text
+            video = re.search(r'value="([^"]+talk.mp4)"', page)[1]
             page = ann.post("/jobs", json={"url": video, "user": "ann@example.com"}).json()[
                 "status_url"
             ]
@@ -90,3 +94,14 @@ def test_manifest_is_in_the_bucket_after_failure_and_recovery(make_world, bucket
     )
     world.run(until_done=True)
     assert (world.manifest(job)["state"], world.manifest(job)["error"]) == ("COMPLETED", None)
+
+
+@pytest.mark.slow
+@pytest.mark.any_store
+@pytest.mark.seed("004-52")
+def test_team_is_notified_once_of_a_cause_with_objects_in_a_bucket(make_world, bucket):
+    world = make_world(STORAGE_URL="s3://clips", STORAGE_ENDPOINT=bucket)
+    for _ in range(3):
+        world.order("odd.mp4")
+    world.run(until_done=True)
+    assert len(world.mails()) == 1, world.mails()  # 004-52

@@ -15,11 +15,11 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.stage import ServiceProcess
 from mulligan.testing import advance, drain
-from pdfxml.tests.pdf_maker import make_pdf
-from stage import ServiceProcess
 
-GATEWAY = "pdfxml.gateway"
+GATEWAY = "mulligan.apps.pdfxml.demo.gateway"
 HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "files", "jobs", "intake", "views", "web")
 
@@ -78,6 +78,12 @@ class World:
         client.get("/")
         self._clients.append(client)
         return Visitor(client)
+
+    def operator(self) -> TestClient:
+        """Return a client that sends a key for all owners."""
+        client = self.visitor().client
+        client.headers["Authorization"] = f"Bearer {self.app.keys.create('*', 'viewer').text}"
+        return client
 
     def add_order(self, do: str | int, **options: Any) -> None:
         """Order the gateway to fail, e.g. `add_order(503, times=2)`."""
@@ -152,8 +158,10 @@ def import_application(environ: dict[str, str]) -> dict[str, ModuleType]:
     key = tuple(sorted(environ.items()))
     if key not in _imported:
         for name in MODULES:
-            sys.modules.pop(f"pdfxml.{name}", None)
-        _imported[key] = {name: importlib.import_module(f"pdfxml.{name}") for name in MODULES}
+            sys.modules.pop(f"mulligan.apps.pdfxml.{name}", None)
+        _imported[key] = {
+            name: importlib.import_module(f"mulligan.apps.pdfxml.{name}") for name in MODULES
+        }
     return _imported[key]
 
 

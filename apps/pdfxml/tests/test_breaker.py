@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from pdfxml.tests.pdf_maker import make_pdf
-from stage import ServiceProcess
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.stage import ServiceProcess
 
 pytestmark = pytest.mark.processes
 
@@ -16,7 +16,9 @@ BUSY = "Gateway busy, paused. Will retry automatically."
 
 def restart_gateway(world):
     """Start the gateway again on its port."""
-    world.gateway = ServiceProcess("pdfxml.gateway", "--port", str(world.gateway.port))
+    world.gateway = ServiceProcess(
+        "mulligan.apps.pdfxml.demo.gateway", "--port", str(world.gateway.port)
+    )
     world.services["gateway"] = world.gateway
 
 
@@ -25,15 +27,16 @@ def test_jobs_stay_queued_while_the_gateway_is_down_and_complete_afterwards(worl
     world.gateway.close()
     job_ids = [ann.upload(f"page {n}") for n in range(8)]
     world.run()
-    assert world.app.dependencies.get("gateway").state == "open"
-    assert {ann.job(job).status for job in job_ids} == {"queued"}
-    assert {ann.job(job).notice for job in job_ids} == {BUSY}
+    assert world.app.dependencies.get("gateway").state == "open"  # 001-34
+    assert {ann.job(job).status for job in job_ids} == {"queued"}  # 001-33, 001-36
+    assert {ann.job(job).notice for job in job_ids} == {BUSY}  # 001-37
+    assert {ann.job(job).next_attempt_at for job in job_ids} == {None}  # held: no time is known
     assert ann.page().count(BUSY) == 9
     attempts = sum(ann.job(job).attempt_count for job in job_ids)
-    assert attempts < 8  # the others were not sent
+    assert attempts < 8  # 001-36: the others were not sent
     restart_gateway(world)
     world.run(until_done=True)
-    assert {ann.job(job).status for job in job_ids} == {"complete"}
+    assert {ann.job(job).status for job in job_ids} == {"complete"}  # 001-38, 001-40, 001-86
     assert len(world.xml()) == 8
     assert BUSY not in ann.page()
 
@@ -46,10 +49,12 @@ def test_fail_fast_mode_fails_unsent_jobs_with_reason_breaker(make_world):
     job_ids = [ann.upload(f"page {n}") for n in range(10)]
     world.run()
     jobs = [ann.job(job) for job in job_ids]
-    assert {(job.status, job.error_code) for job in jobs} == {("failed", "GW_5XX")}
+    assert {(job.status, job.error_code) for job in jobs} == {
+        ("failed", "GW_5XX")
+    }  # 001-33, 001-39
     assert {job.error_message for job in jobs} == {"Converter service is having an issue."}
     by_breaker = [job for job in jobs if job.error_reason == "breaker"]
-    assert len(world.calls()) < 10 <= len(by_breaker) + len(world.calls())
+    assert len(world.calls()) < 10 <= len(by_breaker) + len(world.calls())  # 001-39
     assert world.app.dependencies.get("gateway").failed <= len(world.calls())
     answer = ann.retry(by_breaker[0].id)
     assert (answer.status_code, answer.json()["error_code"], answer.json()["retryable"]) == (
@@ -61,7 +66,7 @@ def test_fail_fast_mode_fails_unsent_jobs_with_reason_breaker(make_world):
     world.app.dependencies.close("gateway", reason="works again")
     assert ann.retry(by_breaker[0].id).json()["status"] == "queued"
     world.run(until_done=True)
-    assert ann.job(by_breaker[0].id).status == "complete"
+    assert ann.job(by_breaker[0].id).status == "complete"  # 001-86
 
 
 @pytest.mark.any_store
@@ -70,12 +75,12 @@ def test_one_failure_or_many_bad_files_leave_the_breaker_closed(world, ann):
     world.add_order(503, times=1)
     ann.upload("once")
     world.run()
-    assert world.app.dependencies.get("gateway").state == "closed"
+    assert world.app.dependencies.get("gateway").state == "closed"  # 001-35
     world.add_order(400)
     for n in range(12):
         ann.upload(f"bad {n}")
     world.run()
-    assert world.app.dependencies.get("gateway").state == "closed"
+    assert world.app.dependencies.get("gateway").state == "closed"  # 001-41
 
 
 @pytest.mark.any_store

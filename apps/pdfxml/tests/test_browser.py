@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
-from pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
 from support import browser as browsers
 from support.browser import open_session
 
@@ -104,13 +104,13 @@ def test_upload_failure_retry_and_download_in_a_browser(chromium, site):
         )
         site.add_order("ok")
         row(page, "bad.pdf").get_by_role("button", name="Retry").click()
-        expect(row(page, "bad.pdf")).to_contain_text("complete")
+        expect(row(page, "bad.pdf")).to_contain_text("complete")  # 001-49, 001-90
         site.add_order("503")
         for n in range(8):
             upload(page, f"page {n}.pdf", make_pdf(f"page {n}"))
-        expect(page.locator(".banner")).to_have_text(BUSY)
+        expect(page.locator(".banner")).to_have_text(BUSY)  # 001-37
         site.add_order("ok")
-        expect(page.locator(".badge.complete")).to_have_count(10, timeout=90_000)
+        expect(page.locator(".badge.complete")).to_have_count(10, timeout=90_000)  # 001-86
 
 
 def test_page_works_without_javascript(chromium, site):

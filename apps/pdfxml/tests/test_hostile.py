@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
 from support import hostile_requests as hostile
 
 pytestmark = [pytest.mark.any_store, pytest.mark.slow]
@@ -29,7 +29,7 @@ def test_hostile_uploads_and_addresses_never_cause_a_5xx(world, ann):
     ]
     for text in hostile.TEXTS:
         answers += [ann.post(pdf, name=text or "a"), ann.post(pdf, mapping=text)]
-        answers += [client.get("/", params={"said": text})]
+        answers += [client.get("/", params={"code": text})]
     answers += [
         client.post("/api/upload", data={"file": "no file"}),
         client.post("/api/upload", files={"other": b"x"}),

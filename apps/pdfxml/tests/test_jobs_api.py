@@ -18,14 +18,20 @@ def test_download_before_completion_answers_409(world, ann):
     world.add_order("hang")
     job = ann.upload()
     queued = ann.download(job)
-    assert (queued.status_code, queued.json()["error_code"]) == (409, "NOT_READY")
-    assert queued.json()["error_message"] == "Conversion not finished yet."
-    assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")
+    assert (queued.status_code, queued.json()["error_code"]) == (
+        409,
+        "NOT_READY",
+    )  # 001-19, 001-20, 001-89
+    assert queued.json()["error_message"] == "Conversion not finished yet."  # 001-57
+    assert (queued.json()["retryable"], queued.headers["retry-after"]) == (True, "5")  # 001-24
     work = BackgroundCall(world.run)
     until(world.calls, 20, "the call of the gateway")
     processing = ann.job(job)
-    assert (processing.status, processing.started_at is None) == ("processing", False)
-    assert ann.download(job).status_code == ann.retry(job).status_code == 409
+    assert (processing.status, processing.started_at is None) == (
+        "processing",
+        False,
+    )  # 001-63, 001-64
+    assert ann.download(job).status_code == ann.retry(job).status_code == 409  # 001-20
     world.gateway.close()
     work.result()
 
@@ -41,8 +47,8 @@ def test_download_of_a_failed_conversion_is_not_retryable(world, ann):
         409,
         "NOT_READY",
         False,
-    )
-    assert ann.job(job).failed_at is not None
+    )  # 001-20
+    assert ann.job(job).failed_at is not None  # 001-64
 
 
 @pytest.mark.any_store
@@ -51,10 +57,13 @@ def test_complete_conversion_is_downloaded_as_a_file(world, ann):
     job = ann.upload("One", "Two")
     world.run()
     answer = ann.download(job)
-    assert answer.status_code == 200
+    assert answer.status_code == 200  # 001-19
     assert answer.headers["content-disposition"] == 'attachment; filename="report.xml"'
     assert "<line>One</line><line>Two</line>" in answer.text
-    assert (ann.job(job).status, ann.job(job).result_path) == ("complete", f"results/{job}.xml")
+    assert (ann.job(job).status, ann.job(job).result_path) == (
+        "complete",
+        f"results/{job}.xml",
+    )  # 001-64, 001-67
 
 
 @pytest.mark.seed("001-22", "001-23", "001-45", "001-59")
@@ -63,8 +72,11 @@ def test_jobs_of_other_visitors_answer_403(world, ann):
     job = ann.upload()
     other_requests = bob.client.get(f"/api/jobs/{job}"), bob.client.post(f"/jobs/{job}/retry")
     for answer in (bob.download(job), bob.retry(job), *other_requests):
-        assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
-        assert answer.json()["error_message"] == "This file isn’t yours."
+        assert (answer.status_code, answer.json()["error_code"]) == (
+            403,
+            "FORBIDDEN",
+        )  # 001-22, 001-23, 001-45
+        assert answer.json()["error_message"] == "This file isn’t yours."  # 001-59
     assert bob.client.get("/api/jobs").json() == []
 
 
@@ -75,12 +87,12 @@ def test_expired_result_answers_404_and_the_page_explains_it(world, ann):
     world.advance(73 * 3600)
     world.run()
     answer = ann.download(job)
-    assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")
+    assert (answer.status_code, answer.json()["error_code"]) == (404, "EXPIRED")  # 001-21, 001-89
     assert (
         answer.json()["error_message"] == "File was removed by retention. Re-upload to regenerate."
     )
     assert (world.xml(), world.sources()) == ([], [])
-    assert "Re-upload to regenerate." in ann.page()
+    assert "Re-upload to regenerate." in ann.page()  # 001-58
     assert "Download" not in ann.page()
 
 
@@ -120,6 +132,19 @@ def test_file_is_not_removed_before_its_job_is_enqueued(make_world):
     assert world.sources() == []
 
 
+def test_file_whose_conversion_takes_longer_than_the_retention_is_removed_soon_after(make_world):
+    world = make_world(RETENTION_HOURS="0.001")
+    world.add_order(503, times=1)
+    world.visitor().upload("slow")
+    for seconds in (0, 4, 10):  # the conversion fails, the removal finds it waiting, it succeeds
+        world.advance(seconds)
+        world.run()
+    assert len(world.xml()) == 1
+    world.advance(10)
+    world.run()
+    assert (world.sources(), world.xml()) == ([], [])
+
+
 @pytest.mark.any_store
 @pytest.mark.seed("001-21")
 def test_lost_result_and_unknown_job_give_the_same_answer(world, ann):
@@ -140,11 +165,11 @@ def test_upload_of_an_expired_file_converts_it_again(world, ann):
     assert ann.post().json()["id"] == second  # one new job for all uploads
     world.run()
     assert second != first
-    assert ann.download(second).status_code == 200
+    assert ann.download(second).status_code == 200  # 001-10
     world.xml()[0].unlink()
     third = ann.upload()
     world.run()
-    assert ann.download(third).status_code == 200
+    assert ann.download(third).status_code == 200  # 001-10, 001-21
     assert ann.post().json()["id"] == third
 
 
@@ -176,10 +201,14 @@ def test_manual_retry_restores_all_attempts_and_completes(world, ann):
         "queued",
         None,
         None,
-    )
-    assert (answer["manual_retry_count"], answer["failed_at"], answer["notice"]) == (1, None, None)
+    )  # 001-42, 001-46
+    assert (answer["manual_retry_count"], answer["failed_at"], answer["notice"]) == (
+        1,
+        None,
+        None,
+    )  # 001-47
     world.run(until_done=True)
-    assert (ann.job(job).status, ann.job(job).attempt_count) == ("complete", 6)
+    assert (ann.job(job).status, ann.job(job).attempt_count) == ("complete", 6)  # 001-48, 001-90
     event_names = [event["event"] for event in ann.events(job)]
     assert event_names == [
         "queued",
@@ -190,7 +219,7 @@ def test_manual_retry_restores_all_attempts_and_completes(world, ann):
         *["processing", "retry"] * 2,
         "processing",
         "complete",
-    ]
+    ]  # 001-64, 001-65: queued again only by the manual retry
 
 
 @pytest.mark.any_store
@@ -252,13 +281,13 @@ def test_only_failed_rows_have_a_working_retry_button(world, ann):
     world.run()
     ann.post(b"no PDF at all")
     page = ann.page()
-    assert page.count("/retry") == 1  # a refused upload has no source to retry
-    assert page.count("badge failed") == 2
+    assert page.count("/retry") == 1  # 001-49: a refused upload has no source to retry
+    assert page.count("badge failed") == 2  # 001-62
     assert f"/api/jobs/{complete}/download" in page
     answer = ann.client.post(f"/jobs/{failed}/retry", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     world.run()
-    assert ann.job(failed).status == "complete"
+    assert ann.job(failed).status == "complete"  # 001-49
 
 
 @pytest.mark.any_store
@@ -271,8 +300,8 @@ def test_upload_form_redirects_to_the_page(world, ann):
     world.run()
     assert "This PDF cannot be read." in ann.page()
     world.app.queues.pause("uploads")
-    assert ann.client.post("/upload", **form).headers["location"] == "/?said=IO_ERROR"
-    assert ann.client.get("/?said=<script>").text.count("<script>") == 0
+    assert ann.client.post("/upload", **form).headers["location"] == "/?code=IO_ERROR"
+    assert ann.client.get("/?code=<script>").text.count("<script>") == 0
 
 
 # --- Events and runbook -------------------------------------------------------------------------
@@ -288,26 +317,68 @@ def test_every_transition_is_an_event_with_its_numbers(world, ann):
         "retry",
         "processing",
         "complete",
-    ]
+    ]  # 001-73
     retry = events[2]["meta"]
     assert (retry["attempt"], retry["gateway_http_status"], retry["error_code"]) == (
         1,
         503,
         "GW_5XX",
-    )
-    assert all(event["meta"]["duration_ms"] >= 0 for event in (events[2], events[4]))
-    assert events[4]["meta"]["attempt"] == 2
+    )  # 001-74
+    complete = events[4]["meta"]
+    assert (complete["attempt"], complete["gateway_http_status"]) == (2, 200)  # 001-74
+    assert complete["error_code"] is None  # 001-74
+    assert all(event["meta"]["duration_ms"] >= 0 for event in (events[2], events[4]))  # 001-74
+
+
+@pytest.mark.any_store
+@pytest.mark.seed("001-74")
+def test_event_of_a_result_found_without_a_call_has_no_http_status(world, ann):
+    job = ann.upload()
+    world.jobs.storage.write(f"results/{job}.xml", io.BytesIO(b"<document/>"))
+    world.run()
+    assert ann.events(job)[-1]["meta"]["gateway_http_status"] is None
 
 
 @pytest.mark.seed("001-79")
 @pytest.mark.any_store
-def test_every_code_links_to_its_steps_in_the_runbook(world, ann):
-    page = ann.client.get("/runbook").text
-    assert all(f'id="{code}"' in page for code in world.rules.MESSAGES)
-    world.add_order(400)
-    ann.upload()
-    world.run()
-    assert 'href="/runbook#GW_4XX"' in ann.page()
+def test_every_failure_leads_an_operator_to_the_steps_for_its_code(make_world):
+    world = make_world(PUBLIC_URL="https://pdf.example.com")
+    ann = world.visitor()
+    steps = world.operator().get("/runbook").text
+    world.add_order(400, times=1)
+    world.add_order("garbage")
+    ann.upload("refused")
+    ann.upload("garbage")
+    world.run(until_done=True)
+    groups = [group.fingerprint for group in world.app.failures.groups("kind:convert")]
+    found = [world.app.failures.get(group, private=True).sample for group in groups]
+    page = "https://pdf.example.com/runbook"
+    assert {sample.private["runbook"] for sample in found} == {f"{page}#GW_4XX", f"{page}#UNKNOWN"}
+    assert all(f'id="{code}"' in steps for code in world.rules.MESSAGES)
+    situations = {  # what the specification tells operators to do
+        "GW_5XX": "Check the gateway: health, log, CPU and memory.",
+        "GW_4XX": "<code>mulligan failures list kind:convert</code> names a sample",
+        "IO_ERROR": "<code>mulligan queues pause uploads",
+        "UNKNOWN": "<code>mulligan workers check</code>",
+    }
+    for code, step in situations.items():
+        section = steps.partition(f'<h2 id="{code}"')[2].partition("<h2")[0]
+        assert step in section, code
+
+
+@pytest.mark.any_store
+def test_metrics_and_runbook_need_a_key_for_all_owners(world, ann):
+    keys = [world.app.keys.create("acme", "operator").text, "mk_unknown", ""]
+    wrong = [f"Bearer {key}" for key in keys] + ["Basic !", "Basic /w==", ""]
+    for path in ("/metrics", "/runbook"):
+        answers = [ann.client.get(path, headers={"Authorization": value}) for value in wrong]
+        assert {(one.status_code, one.json()["error_code"]) for one in answers} == {
+            (401, "FORBIDDEN")
+        }
+        assert answers[0].headers["www-authenticate"].startswith("Basic ")
+        assert world.operator().get(path).status_code == 200
+        password = world.app.keys.create("*", "viewer").text
+        assert ann.client.get(path, auth=("operator", password)).status_code == 200
 
 
 @pytest.mark.any_store
@@ -325,9 +396,9 @@ def test_result_and_error_are_set_only_in_their_states(world, ann):
     rows = ann.client.get("/api/jobs").json()
     assert sorted(row["status"] for row in rows) == ["complete", "failed", "queued", "queued"]
     for row in rows:
-        assert (row["result_path"] is not None) == (row["status"] == "complete")
+        assert (row["result_path"] is not None) == (row["status"] == "complete")  # 001-67
         assert (
             (row["error_code"] is not None)
             == (row["error_message"] is not None)
             == (row["status"] == "failed")
-        )
+        )  # 001-68

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
 from support.waiting import until
 
 pytestmark = pytest.mark.processes

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from pdfxml.settings import MEGABYTE
-from pdfxml.tests.pdf_maker import make_pdf
+from mulligan.apps.pdfxml.settings import MEGABYTE
+from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
 
@@ -25,7 +25,7 @@ def failing_fsync(number):
 @pytest.mark.seed("001-04", "001-05", "001-50", "001-83")
 def test_wrong_file_type_answers_400_and_records_a_failed_job(world, ann):
     answer = ann.post(PNG, name="report.pdf")
-    assert answer.status_code == 400
+    assert answer.status_code == 400  # 001-04, 001-05
     assert answer.json() | {"job_id": ""} == {
         "error_code": "NOT_PDF",
         "error_message": "Only PDF files are supported.",
@@ -38,9 +38,9 @@ def test_wrong_file_type_answers_400_and_records_a_failed_job(world, ann):
         "failed",
         "NOT_PDF",
         "Only PDF files are supported.",
-    )
+    )  # 001-50, 001-83
     assert (job.attempt_count, job.file) == (0, "report.pdf")
-    assert (world.calls(), world.sources()) == ([], [])
+    assert (world.calls(), world.sources()) == ([], [])  # 001-05: before any work
     assert ann.retry(job.id).status_code == 404  # there is no source to retry
 
 
@@ -58,10 +58,10 @@ def test_size_limit_is_exact(make_world):
 @pytest.mark.slow
 @pytest.mark.seed("001-06", "001-51", "001-84")
 def test_fifty_megabytes_pass_and_one_byte_more_answers_413(world, ann):
-    assert ann.post(make_pdf(size=50 * MEGABYTE)).status_code == 201
+    assert ann.post(make_pdf(size=50 * MEGABYTE)).status_code == 201  # 001-06
     answer = ann.post(make_pdf(size=50 * MEGABYTE + 1))
-    assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")
-    assert answer.json()["error_message"] == "File exceeds 50 MB limit."
+    assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")  # 001-06, 001-84
+    assert answer.json()["error_message"] == "File exceeds 50 MB limit."  # 001-51
 
 
 @pytest.mark.seed("001-51", "001-84")
@@ -69,8 +69,8 @@ def test_far_too_large_body_answers_413_and_records_a_failed_job(world, ann):
     answer = ann.client.post(
         "/api/upload", content=bytes(8), headers={"content-length": str(60 * MEGABYTE)}
     )
-    assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")
-    assert answer.json()["error_message"] == "File exceeds 50 MB limit."
+    assert (answer.status_code, answer.json()["error_code"]) == (413, "TOO_LARGE")  # 001-84
+    assert answer.json()["error_message"] == "File exceeds 50 MB limit."  # 001-51
     assert ann.job(answer.json()["job_id"]).error_code == "TOO_LARGE"
 
 
@@ -78,17 +78,21 @@ def test_far_too_large_body_answers_413_and_records_a_failed_job(world, ann):
 def test_disk_error_answers_500_and_records_a_failed_job(world, ann, monkeypatch):
     monkeypatch.setattr(os, "fsync", failing_fsync(errno.ENOSPC))
     answer = ann.post()
-    assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")
+    assert (answer.status_code, answer.json()["error_code"]) == (500, "IO_ERROR")  # 001-07
     assert answer.json()["error_message"] == "Temporary storage issue."
     assert "secret" not in answer.text
     world.run(until_done=True)
     job = ann.job(answer.json()["job_id"])
-    assert (job.status, job.error_code, job.attempt_count) == ("failed", "IO_ERROR", 0)
-    assert "retry" not in job.error_message
+    assert (job.status, job.error_code, job.attempt_count) == (
+        "failed",
+        "IO_ERROR",
+        0,
+    )  # 001-07, 001-12
+    assert "retry" not in job.error_message  # 001-12
     assert world.sources() == []
 
 
-@pytest.mark.seed("001-08", "001-11")
+@pytest.mark.seed("001-08")
 def test_duplicate_upload_returns_the_existing_job(world, ann):
     first = ann.post().json()["id"]
     again = ann.post()
@@ -99,8 +103,8 @@ def test_duplicate_upload_returns_the_existing_job(world, ann):
     )
     world.run()
     complete = ann.post().json()
-    assert (complete["id"], complete["status"]) == (first, "complete")
-    assert len(world.calls()) == len(world.sources()) == len(world.xml()) == 1
+    assert (complete["id"], complete["status"]) == (first, "complete")  # 001-08
+    assert len(world.calls()) == len(world.sources()) == len(world.xml()) == 1  # 001-08
 
 
 @pytest.mark.any_store

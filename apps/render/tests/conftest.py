@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import socket
 import threading
 import time
@@ -17,7 +19,17 @@ from fastapi.testclient import TestClient
 from moto.server import ThreadedMotoServer
 
 from mulligan.testing import Helper
-from render import jobs, pictures, web, world
+from support.receivers import WebReceiver
+
+# The application reads the address of its alerts when it is imported.
+RECEIVER = WebReceiver()
+atexit.register(RECEIVER.close)
+os.environ["ALERTS_TO"] = RECEIVER.url("alerts")
+
+from mulligan.apps.render import jobs, pictures, web  # noqa: E402 - reads ALERTS_TO
+from mulligan.apps.render.demo import world  # noqa: E402 - after the environment
+
+ALERTS_TO = os.environ.pop("ALERTS_TO")
 
 
 @pytest.fixture(scope="session")
@@ -54,10 +66,10 @@ class Service:
         self.mulligan = mulligan
         self.picture_server = picture_server
         self.s3 = s3
-        self.client = TestClient(web.web)
+        self.client = TestClient(web.web, client=("127.0.0.1", 50000))
 
     def clip(self, picture: str = "photo.jpg", **fields: Any) -> dict[str, Any]:
-        image = picture if "://" in picture else f"{self.picture_server}/{picture}"
+        image = picture if picture.startswith("http") else f"{self.picture_server}/{picture}"
         return {"image": image, "text": "Hello", "duration": 1, **fields}
 
     def order(self, *clips: dict[str, Any]) -> str:
@@ -75,6 +87,13 @@ class Service:
         job = self.order(*clips)
         self.mulligan.drain(scheduled=True)
         return self.fetch(job)
+
+
+@pytest.fixture
+def alerts() -> list[Any]:
+    """Return the messages that the application has sent to its operators."""
+    RECEIVER.received.clear()
+    return RECEIVER.received
 
 
 @pytest.fixture
@@ -100,9 +119,10 @@ def service(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "render")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "render")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    set_config(storage_url="s3://videos", storage_endpoint=s3)
+    monkeypatch.setenv("ALLOW_PRIVATE_ADDRESSES", "true")  # for workers
+    set_config(storage_url="s3://videos", storage_endpoint=s3, allow_private_addresses=True)
     world.requests_by_name.clear()
-    return Service(on_store(jobs.app, "render.jobs:app"), picture_server, s3)
+    return Service(on_store(jobs.app, "mulligan.apps.render.jobs:app"), picture_server, s3)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import obstore
 import pytest
 
 from mulligan import testing
-from render import jobs
+from mulligan.apps.render import jobs
 from support import hostile_requests as hostile
 
 pytestmark = [pytest.mark.any_store, pytest.mark.slow]

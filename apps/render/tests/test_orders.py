@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from render import timeline
+from mulligan.apps.render import timeline
 
 CLIP = {"image": "https://example.com/a.jpg", "text": "Test", "duration": 3}
 
@@ -17,38 +17,48 @@ def order(service, *clips):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({}, "timeline is required"),
+        ({}, "timeline is required"),  # 003-07
         ({"timeline": {}}, "timeline.clips is required"),
-        ({"timeline": {"clips": []}}, "a timeline needs at least one clip"),
+        ({"timeline": {"clips": []}}, "a timeline needs at least one clip"),  # 003-56
         (
             {"timeline": {"clips": [{"text": "a", "duration": 3}]}},
             "timeline.clips[0].image is required",
         ),
-        ({"timeline": {"clips": [CLIP | {"image": "abc"}]}}, "image must be an http or https URL"),
+        (
+            {"timeline": {"clips": [CLIP | {"image": "abc"}]}},
+            "image must be an http or https URL",
+        ),  # 003-08
         (
             {"timeline": {"clips": [CLIP | {"image": "file:///etc/passwd"}]}},
             "image must be an http or https URL",
         ),
-        ({"timeline": {"clips": [CLIP | {"duration": 0.5}]}}, "Duration must be at least 1 second"),
+        (
+            {"timeline": {"clips": [CLIP | {"duration": 0.5}]}},
+            "Duration must be at least 1 second",
+        ),  # 003-09
         ({"timeline": {"clips": [CLIP | {"duration": 61}]}}, "Duration must be at most 60 seconds"),
         (
             {"timeline": {"clips": [CLIP | {"text": "a" * 201}]}},
             "text must be at most 200 characters",
         ),
-        ({"timeline": {"clips": [CLIP] * 51}}, "Too many clips: 51, at most 50"),
+        ({"timeline": {"clips": [CLIP] * 51}}, "Too many clips: 51, at most 50"),  # 003-10
     ],
 )
 def test_invalid_order_is_refused_with_one_sentence_and_creates_no_job(service, body, message):
     answer = service.client.post("/jobs", json=body)
     assert answer.status_code == 400
-    assert answer.json() == {"statusCode": 400, "message": message, "error": "Bad Request"}
-    service.mulligan.refute_enqueued()
+    assert answer.json() == {
+        "statusCode": 400,
+        "message": message,
+        "error": "Bad Request",
+    }  # 003-06
+    service.mulligan.refute_enqueued()  # 003-01, 003-11
 
 
 @pytest.mark.seed("003-10", "003-58")
 def test_order_at_every_limit_is_accepted(service):
     longest = CLIP | {"duration": timeline.MAX_SECONDS, "text": "a" * timeline.MAX_TEXT}
-    assert order(service, *[longest] * timeline.MAX_CLIPS).status_code == 201
+    assert order(service, *[longest] * timeline.MAX_CLIPS).status_code == 201  # 003-10, 003-58
 
 
 @pytest.mark.seed("003-01")

@@ -48,9 +48,8 @@ async function watch(task) {
 
 function happened(task) {
   if (task.error) {
-    const chance = task.estimatedChance;
     const more = task.nextRetryAt ? `next attempt at ${task.nextRetryAt.slice(11, 19)} UTC`
-      : chance ? `similar tasks that succeeded at the next attempt: ${Math.round(chance.share * 100)} % (of ${chance.of})` : "";
+      : task.estimatedChance ? `similar tasks that succeeded at the next attempt: ${shareText(task.estimatedChance)}` : "";
     return [task.errorCode && task.status === "failed" ? `${task.errorCode}: ${task.error}` : task.error,
             document.createElement("br"), small(more)];
   }
@@ -64,7 +63,15 @@ function next(task) {
   return [button("Archive", () => ask("DELETE", path))];
 }
 
+function shareText({share, low, high, succeeded, of, enough}) {
+  if (!of) return "–";
+  const counted = `${succeeded} of ${of}`;
+  return enough ? `${percent(share)} (${counted}; 95 % interval ${percent(low)} to ${percent(high)})` : `${counted}, too few to say`;
+}
+
 const percent = share => share === null ? "–" : `${Math.round(share * 100)} %`;
+
+let mayReport = true;
 
 async function show() {
   const {data} = await (await ask("GET", "/v1/videos/generations/tasks?limit=30")).json();
@@ -73,19 +80,19 @@ async function show() {
   $("tasks").tBodies[0].replaceChildren(...data.map(task => row([
     [task.prompt, document.createElement("br"), small(`${task.model} · ${task.createdAt.slice(11, 19)}`)],
     task.status, [`${task.retryCount} of ${task.maxRetries}`], happened(task), [task.cost.toFixed(2)], next(task)])));
-  const report = await ask("GET", "/v1/videos/report").catch(() => null);
+  const report = mayReport ? await ask("GET", "/v1/videos/report").catch(() => null) : null;
+  mayReport = Boolean(report);  // the key of one owner may not: ask once
   $("report").hidden = !report;
   if (report) $("report").tBodies[0].replaceChildren(...(await report.json()).data.map(one => row([
-    [one.provider], one.state, [`${one.tasks}`], [percent(one.failureRate)], [percent(one.retrySuccessRate)],
+    [one.provider], one.state, [`${one.tasks}`], [percent(one.failureRate)], [shareText(one.retrySuccess)],
     [one.attemptsPerTask === null ? "–" : one.attemptsPerTask.toFixed(2)], [one.retryCost.toFixed(2)]])));
 }
 
 $("new").onsubmit = async event => {
   event.preventDefault();
   const form = new FormData($("new"));
-  const prompt = `${form.get("prompt")} ${form.get("fault")}`.trim();
   try {
-    await ask("POST", "/v1/videos/generations", {model: form.get("model"), prompt});
+    await ask("POST", "/v1/videos/generations", {model: form.get("model"), prompt: form.get("prompt")});
     $("message").textContent = "";
   } catch (error) { $("message").textContent = error.message; }
   await show().catch(() => {});
@@ -93,6 +100,7 @@ $("new").onsubmit = async event => {
 $("sign-in").onsubmit = event => {
   event.preventDefault();
   sessionStorage.setItem("key", new FormData($("sign-in")).get("key").trim());
+  mayReport = true;
   show().catch(() => {});
 };
 show().catch(error => { $("message").textContent = error.message; });

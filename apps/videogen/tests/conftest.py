@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+from mulligan.apps.stage import ServiceProcess
 from mulligan.testing import advance, drain, now
-from stage import ServiceProcess
 
 HTTP = httpx2.Client(verify=False)
 MODULES = ("settings", "rules", "providers", "jobs", "report", "tasks", "web")
@@ -68,7 +68,7 @@ class World:
         self.emulator = emulator
         self.folder = folder
         for module in MODULES:
-            setattr(self, module, importlib.import_module(f"videogen.{module}"))
+            setattr(self, module, importlib.import_module(f"mulligan.apps.videogen.{module}"))
         self.app = self.jobs.app  # type: ignore[attr-defined]
         service = self.web.web  # type: ignore[attr-defined]
         self.client = TestClient(service, raise_server_exceptions=False)
@@ -107,7 +107,7 @@ class World:
 
 @pytest.fixture(scope="session")
 def providers() -> Iterator[ServiceProcess]:
-    process = ServiceProcess("videogen.emulator")
+    process = ServiceProcess("mulligan.apps.videogen.demo.emulator")
     yield process
     process.close()
     HTTP.close()
@@ -127,7 +127,7 @@ def make_world(
         for name, value in variables.items():
             monkeypatch.setenv(f"VideoGeneration__{name}", value)
         for name in MODULES:
-            monkeypatch.delitem(sys.modules, f"videogen.{name}", raising=False)
+            monkeypatch.delitem(sys.modules, f"mulligan.apps.videogen.{name}", raising=False)
         HTTP.delete(f"{providers.url}/orders").raise_for_status()
         worlds.append(World(providers, tmp_path))
         return worlds[-1]

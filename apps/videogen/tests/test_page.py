@@ -40,8 +40,8 @@ def test_tasks_are_created_watched_retried_and_archived_on_the_page(address):
         page.goto(address)
         expect(page.get_by_text("There is no task yet")).to_be_visible()
         assert "mk_" not in page.url
-        for fault in ("succeeds", "rejects the prompt", "is down once"):
-            page.get_by_label("What the provider does").select_option(fault)
+        for fault in ("", "[policy]", "[503 x1]"):
+            page.get_by_label("Prompt").fill(f"the sea {fault}")
             page.get_by_role("button", name="Generate").click()
         expect(
             page.get_by_text("Retry 1/3 scheduled: The provider is not available.")

@@ -31,13 +31,13 @@ TASKS = "/v1/videos/generations/tasks"
 @pytest.mark.seed("002-31", "002-32")
 def test_generation_of_a_killed_worker_is_continued_by_another(world, ann):
     task = ann.order("a cat [slow]")
-    with worker(world.app, "videogen.jobs:app", env=QUICK) as first:
+    with worker(world.app, "mulligan.apps.videogen.jobs:app", env=QUICK) as first:
         until(lambda: ann.task(task).progress, 60, "a beginning")
         first.kill()
-    assert ann.task(task).status == "running"  # the loss is not detected yet
-    with worker(world.app, "videogen.jobs:app", env=QUICK):
+    assert ann.task(task).status == "running"  # 002-32: the loss is not detected yet
+    with worker(world.app, "mulligan.apps.videogen.jobs:app", env=QUICK):
         done = until(lambda: (now := ann.task(task)).status == "succeeded" and now, 60, "an end")
-    assert (done.retryCount, done.cost, len(world.calls())) == (0, 0.1, 1)
+    assert (done.retryCount, done.cost, len(world.calls())) == (0, 0.1, 1)  # 002-31, 002-32
 
 
 def descendants(pid):

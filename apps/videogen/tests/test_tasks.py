@@ -31,7 +31,7 @@ def test_new_task_has_all_its_retries_and_becomes_a_video(world, ann):
         3,
         True,
         None,
-    )
+    )  # 002-01, -02, -03, -04, -41, -44
     world.run()
     done = ann.task(task)
     assert (done.status, done.retryCount, done.nextRetryAt, done.error, done.cost) == (
@@ -57,9 +57,9 @@ def test_retryable_failure_is_scheduled_and_shown(make_world, fault):
         "pending",
         1,
         True,
-    )
-    assert waiting_task.error == RETRY_MESSAGE.format(1, SENTENCES[fault])
-    assert waiting_task.nextRetryAt.endswith("Z")
+    )  # 002-10, 002-14
+    assert waiting_task.error == RETRY_MESSAGE.format(1, SENTENCES[fault])  # 002-26, 002-45
+    assert waiting_task.nextRetryAt.endswith("Z")  # 002-04, 002-14
     if fault == "[hang]":  # with this timeout no video is ever made
         return
     world.run(until_done=True)
@@ -77,10 +77,10 @@ def test_task_fails_after_three_retries_30_60_and_120_seconds_apart(world, ann):
         world.run()
         assert (ann.task(task).status, ann.task(task).retryCount) == ("pending", number)
         wait = world.retry_delay(task)
-        assert low - 1 <= wait <= high
+        assert low - 1 <= wait <= high  # 002-21, 002-22, 002-24
         world.advance(wait - 2)
         world.run()
-        assert len(world.calls()) == number  # not before its time
+        assert len(world.calls()) == number  # 002-15: not before its time
         world.advance(2.1)
     world.run()
     failed = ann.task(task)
@@ -89,7 +89,7 @@ def test_task_fails_after_three_retries_30_60_and_120_seconds_apart(world, ann):
         3,
         None,
         True,
-    )
+    )  # 002-13, 002-42
     assert failed.error == "The provider is not available."
     assert len(world.calls()) == 4
 
@@ -113,9 +113,11 @@ def test_permanent_failure_is_not_retried(world, ann, fault, code):
         0,
         False,
         code,
-    )
-    assert failed.error == next(rule.public for rule in world.rules.PACK.rules if rule.code == code)
-    assert len(world.calls()) == 1
+    )  # 002-11, 002-28
+    assert failed.error == next(
+        rule.public for rule in world.rules.PACK.rules if rule.code == code
+    )  # 002-45
+    assert len(world.calls()) == 1  # 002-11
 
 
 @pytest.mark.any_store
@@ -160,11 +162,11 @@ def test_manual_retry_starts_at_once_with_all_retries(world, ann):
     answer = ann.retry(task)
     assert answer.status_code == 200
     body = answer.json()
-    assert (body["taskId"], body["status"], body["error"]) == (task, "pending", None)
+    assert (body["taskId"], body["status"], body["error"]) == (task, "pending", None)  # 002-17, -40
     assert body["message"] == "Retry scheduled; up to 3 more follow by themselves."
-    assert (body["retryCount"], body["nextRetryAt"]) == (0, None)
+    assert (body["retryCount"], body["nextRetryAt"]) == (0, None)  # 002-18, 002-29
     world.run()
-    assert ann.task(task).status == "succeeded"
+    assert ann.task(task).status == "succeeded"  # 002-20: no wait
 
 
 @pytest.mark.seed("002-19")
@@ -179,6 +181,23 @@ def test_only_a_failed_task_can_be_retried(world, ann):
         (409, "task_not_failed")
     }
     assert len(world.calls()) == 2
+
+
+@pytest.mark.seed("002-18")
+def test_owner_may_retry_only_so_many_tasks_within_an_hour(make_world):
+    world = make_world(ManualRetriesPerHour="3")
+    ann, bob, operator = (world.caller(owner) for owner in ("acme", "globex", "*"))
+    tasks = [ann.order(f"a cat {n} [400]") for n in range(5)]
+    other = bob.order("a dog [400]")
+    world.run()
+    answers = [ann.retry(task) for task in tasks]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+    assert answers[-1].json()["error"]["code"] == "too_many_retries"
+    assert answers[-1].headers["retry-after"] == "60"
+    assert ann.task(tasks[-1]).status == "failed"
+    assert bob.retry(other).status_code == operator.retry(tasks[3]).status_code == 200
+    world.advance(3601)
+    assert ann.retry(tasks[-1]).status_code == 200
 
 
 # --- Access -------------------------------------------------------------------------------------

@@ -6,9 +6,14 @@ import json
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 
 import pytest
 from standardwebhooks import Webhook
+
+from mulligan.testing import worker
+from support.receivers import OK, open_receiver
+from support.waiting import until
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
 
@@ -47,18 +52,25 @@ def test_owner_gets_a_signed_webhook_for_each_retry_and_the_end(make_world, rece
     world.run(until_done=True)
     bodies = [json.loads(raw) for raw, _ in deliveries]
     assert {body["taskId"] for body in bodies} == {task, bad}
-    assert {tuple(body) for body in bodies} == {
-        ("taskId", "status", "retryCount", "maxRetries", "error")
-    }
-    by_status = {body["status"]: body for body in bodies if body["taskId"] == task}
-    assert by_status["retrying"] == {
+    named = ("taskId", "status", "retryCount", "maxRetries", "error")
+    assert {tuple(body) for body in bodies} == {(*named, "seq", "time")}  # 002-39
+    life = [body for body in bodies if body["taskId"] == task]
+    assert [(body["status"], body["retryCount"]) for body in life] == [
+        ("running", 0),
+        ("retrying", 1),
+        ("running", 1),
+        ("succeeded", 1),
+    ]  # 002-39: the count of each; 002-48: live and in order
+    assert {name: life[1][name] for name in named} == {
         "taskId": task,
         "status": "retrying",
         "retryCount": 1,
         "maxRetries": 3,
         "error": "The provider is not available.",
-    }
-    assert (by_status["succeeded"]["retryCount"], by_status["succeeded"]["error"]) == (1, None)
+    }  # 002-27, 002-39
+    assert [body["error"] for body in life if body["status"] != "retrying"] == [None] * 3
+    assert [body["seq"] for body in life] == sorted({body["seq"] for body in life})  # 002-48
+    assert [body["time"] for body in life] == sorted(body["time"] for body in life)
     ends = [body for body in bodies if body["taskId"] == bad and body["status"] == "failed"]
     assert [(body["retryCount"], body["error"]) for body in ends] == [
         (0, "The request is not valid. Please change it and try again.")
@@ -70,6 +82,50 @@ def test_owner_gets_a_signed_webhook_for_each_retry_and_the_end(make_world, rece
         headers["webhook-id"], datetime.fromtimestamp(at, UTC), raw.decode()
     )
     assert headers["webhook-signature"] == expected_signature
+
+
+@pytest.mark.any_store
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+@pytest.mark.seed("002-39", "002-48")
+def test_last_webhook_of_every_task_has_its_state_and_count_whatever_the_receiver_does(make_world):
+    """A real worker, eight tasks at once, and a receiver that refuses some messages once."""
+    with open_receiver() as receiver:
+        receiver.plans["hook"].next = [*[OK] * 6, "503"] * 2
+        hooks = json.dumps({"acme": {"url": receiver.url(), "secret": SECRET}})
+        world = make_world(Webhooks=hooks, PrivateWebhooks="true", BaseDelaySeconds="0.1")
+        ann = world.caller()
+        prompts = ("a cat [503 x1]", "a cat [400]", "a cat", "a cat [break]")
+        with worker(world.app, "mulligan.apps.videogen.jobs:app"):
+            tasks = [ann.order(prompt) for prompt in prompts * 2]
+            ended = [until(lambda one=task: end_of(ann, one), 90, "an end") for task in tasks]
+            finals = {task.taskId: (task.status, task.retryCount) for task in ended}
+            until(lambda: last_states(receiver) == finals, 90, "webhooks")  # 002-48
+        for task in tasks:
+            life = [body for body in accepted(receiver) if body["taskId"] == task]
+            assert [body["seq"] for body in life] == sorted({body["seq"] for body in life})
+            assert (life[0]["status"], life[0]["retryCount"]) == ("running", 0)
+            for before, body in pairwise(life):
+                if body["status"] == "running":  # 002-39: the count that was announced
+                    assert (before["status"], before["retryCount"]) == (
+                        "retrying",
+                        body["retryCount"],
+                    )
+
+
+def accepted(receiver):
+    """Return the bodies that the receiver has accepted, in the order of their arrival."""
+    return [one.body for one in list(receiver.received) if one.confirmed]
+
+
+def last_states(receiver):
+    """Return what a client knows that believes the latest webhook of each task."""
+    return {body["taskId"]: (body["status"], body["retryCount"]) for body in accepted(receiver)}
+
+
+def end_of(ann, task):
+    found = ann.task(task)
+    return found if found.status in ("succeeded", "failed") else None
 
 
 @pytest.mark.seed("002-27")

@@ -1,8 +1,4 @@
--- Retries of a job, and two more states of a campaign.
-
-ALTER TABLE jobs ADD COLUMN retry_count INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN max_retries INTEGER NOT NULL DEFAULT 3;
-ALTER TABLE jobs ADD COLUMN next_retry_at TEXT;
+-- Two more states of a campaign. Retries of a job need no columns here: step 007 leaves jobs to Mulligan.
 
 -- SQLite cannot change a CHECK constraint: create a new table. Copy by name, as the order may differ.
 CREATE TABLE campaigns_new (
@@ -28,4 +24,3 @@ FROM campaigns;
 DROP TABLE campaigns;
 ALTER TABLE campaigns_new RENAME TO campaigns;
 CREATE INDEX ix_campaigns_account_id ON campaigns (account_id);
-CREATE INDEX idx_jobs_retry ON jobs (state, next_retry_at) WHERE state = 'PENDING';

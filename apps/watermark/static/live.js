@@ -30,6 +30,12 @@ source.addEventListener("token", (event) => {
   count.textContent = data.retry_count ? `${data.retry_count}/${data.max_retries}` : "";
 });
 
+source.addEventListener("token_progress", (event) => {
+  const data = JSON.parse(event.data);
+  const row = rows.get(data.token_id);
+  if (row?.querySelector(".status-processing")) show(row, "PROCESSING", data.percent);
+});
+
 source.addEventListener("campaign", (event) => {
   const data = JSON.parse(event.data);
   const badge = document.querySelector(".campaign-state");

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
+import psutil
 import pytest
 import uvicorn
 
-from mulligan import Fail
+from mulligan import Fail, testing
+from mulligan.apps.watermark.demo.mailbox import Mailbox
 from mulligan.testing import Helper
 from support.waiting import until
-from watermark.mailbox import Mailbox, free_port
 
-WEBHOOK_PORT = free_port()  # the application reads the address of its webhook when it is imported
-os.environ["WATERMARK_WEBHOOK"] = f"http://127.0.0.1:{WEBHOOK_PORT}/campaigns"
 
-from watermark import campaigns, data, jobs, marks  # noqa: E402 - reads WATERMARK_WEBHOOK
-from watermark.web import web  # noqa: E402 - reads WATERMARK_WEBHOOK
+class WebhookReceiver(BaseHTTPRequestHandler):
+    """Keep the bodies that the application sends to its webhook."""
+
+    bodies: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+# The application reads the address of its webhook when it is imported, so the port is taken here.
+WEBHOOK = HTTPServer(("127.0.0.1", 0), WebhookReceiver)
+atexit.register(WEBHOOK.server_close)
+os.environ["WATERMARK_WEBHOOK"] = f"http://127.0.0.1:{WEBHOOK.server_port}/campaigns"
+
+from mulligan.apps.watermark import campaigns, data, jobs, marks, views  # noqa: E402 - reads WATERMARK_WEBHOOK
+from mulligan.apps.watermark.web import web  # noqa: E402 - reads WATERMARK_WEBHOOK
 
 
 @pytest.fixture(scope="session")
@@ -81,9 +100,8 @@ class World:
                 data.Recipient(account_id=self.account.id, name=name, email=f"{name}@x.org")
                 for name in names
             ]
-            campaign = data.Campaign(
-                account_id=self.account.id, asset_id=asset.id, name="Spring", **fields
-            )
+            fields = {"name": "Spring", **fields}
+            campaign = data.Campaign(account_id=self.account.id, asset_id=asset.id, **fields)
             campaign.tokens = [data.Token(recipient=recipient) for recipient in recipients]
             session.add(campaign)
         return campaign.id
@@ -93,16 +111,16 @@ class World:
             campaigns.publish(session, session.get_one(data.Campaign, campaign_id))
         return campaign_id
 
-    def views(self, campaign_id: str) -> tuple[campaigns.CampaignView, list[campaigns.TokenView]]:
+    def views(self, campaign_id: str) -> tuple[views.CampaignView, list[views.TokenView]]:
         with jobs.db() as session:
             campaign = session.get_one(data.Campaign, campaign_id)
-            campaign_view = campaigns.campaign_view(campaign)
-            return campaign_view, campaigns.token_views(campaign, campaign_view.state)
+            campaign_view = views.campaign_view(campaign)
+            return campaign_view, views.token_views(campaign, campaign_view.state)
 
     def state(self, campaign_id: str) -> str:
         return self.views(campaign_id)[0].state
 
-    def token(self, campaign_id: str, recipient: str = "ada") -> campaigns.TokenView:
+    def token(self, campaign_id: str, recipient: str = "ada") -> views.TokenView:
         return next(token for token in self.views(campaign_id)[1] if token.recipient == recipient)
 
     def drain(self) -> None:
@@ -140,22 +158,11 @@ def mail_server() -> Iterator[Mailbox]:
 @pytest.fixture(scope="session")
 def hook_server() -> Iterator[list[dict[str, Any]]]:
     """Serve the webhook. Return the list of received bodies."""
-    received: list[dict[str, Any]] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", WEBHOOK_PORT), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield received
-        server.shutdown()
-        thread.join()
+    thread = threading.Thread(target=WEBHOOK.serve_forever)
+    thread.start()
+    yield WebhookReceiver.bodies
+    WEBHOOK.shutdown()
+    thread.join()
 
 
 @pytest.fixture
@@ -173,7 +180,7 @@ def world(
     }
     mail = jobs.app.settings.mail.model_copy(update=server | {"port": int(server["port"])})
     monkeypatch.setattr(jobs.app, "settings", jobs.app.settings.model_copy(update={"mail": mail}))
-    mulligan = on_store(jobs.app, "watermark.jobs:app")
+    mulligan = on_store(jobs.app, "mulligan.apps.watermark.jobs:app")
     mail_server.mails.clear()
     hook_server.clear()
     world = World(mulligan, clip, tmp_path, mail_server, hook_server)
@@ -223,20 +230,34 @@ def owner(site: str, world: World) -> Iterator[httpx2.Client]:
         yield client
 
 
+class EventLog(list[tuple[str, Any]]):
+    """Received events: names and bodies. `last_id` is the position to resume at."""
+
+    last_id = ""
+
+
 @contextmanager
-def collect_events(client: httpx2.Client, path: str) -> Iterator[list[tuple[str, Any]]]:
+def collect_events(
+    client: httpx2.Client, path: str, headers: dict[str, str] | None = None
+) -> Iterator[EventLog]:
     """Collect the events of a stream. The block starts after the first event."""
-    events: list[tuple[str, Any]] = []
+    events = EventLog()
     stop = threading.Event()
 
     def listen() -> None:
-        with suppress(httpx2.TransportError), client.stream("GET", path, timeout=30) as answer:
+        with (
+            suppress(httpx2.TransportError),
+            client.stream("GET", path, headers=headers, timeout=30) as answer,
+        ):
             event = ""
             for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    event = line.removeprefix("event: ")
-                elif line.startswith("data: "):
-                    events.append((event, json.loads(line.removeprefix("data: "))))
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    events.last_id = value
+                elif name == "event":
+                    event = value
+                elif name == "data":
+                    events.append((event, json.loads(value)))
                 if stop.is_set():
                     return
 
@@ -245,6 +266,24 @@ def collect_events(client: httpx2.Client, path: str) -> Iterator[list[tuple[str,
     until(lambda: events, 10, "the stream")
     yield events
     stop.set()
+
+
+@contextmanager
+def start_site(world: World) -> Iterator[tuple[str, psutil.Process]]:
+    """Run the pages as the README says. Return their address and their process."""
+    environment = {**os.environ, **testing.environ(jobs.app)}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = [sys.executable, "-m", "uvicorn", "mulligan.apps.watermark.web:web"]
+        options = ["--fd", str(listening.fileno()), "--log-level", "warning"]
+        process = subprocess.Popen(
+            [*command, *options], env=environment, pass_fds=[listening.fileno()]
+        )
+        site = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
+            yield site, psutil.Process(process.pid)
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture

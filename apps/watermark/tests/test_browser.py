@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from mulligan import Fail, testing
+from mulligan.apps.watermark import jobs, marks
 from mulligan.testing import Returns
 from support import browser as browsers
-from watermark import jobs, marks
 
 pytestmark = [
     pytest.mark.processes,
@@ -55,23 +55,23 @@ def test_row_updates_without_reload_through_failure_retry_and_success(world, sit
     ):
         world.drain()
     row = page.locator("tr", has=page.locator(".status-failed"))
-    expect(row.locator(".status-badge")).to_have_text("FAILED")
+    expect(row.locator(".status-badge")).to_have_text("FAILED")  # 000-91, 000-96
     expect(page.locator(".campaign-state")).to_have_text("PARTIAL")
     expect(page.locator(".banner")).to_contain_text(
         "Warning: 1 watermarking job(s) failed permanently."
     )
     row.get_by_text("Error").click()
-    expect(row.locator(".error-details")).to_have_text(ERROR_WITH_HTML)
+    expect(row.locator(".error-details")).to_have_text(ERROR_WITH_HTML)  # 000-96
     assert same_page(page)
 
     name = row.locator("td").first.inner_text()
-    row.get_by_role("button", name="Retry").click()
+    row.get_by_role("button", name="Retry").click()  # 000-97
     expect(page.locator(".flash")).to_have_text(f"Retry queued for {name}.")
-    expect(page.locator(".campaign-state")).to_have_text("PROCESSING")
+    expect(page.locator(".campaign-state")).to_have_text("PROCESSING")  # 000-103
     page.evaluate("window.stillHere = true")
     with world.mulligan.force(jobs.watermark, DONE):
         world.drain()
-    expect(page.locator(".campaign-state")).to_have_text("READY")
+    expect(page.locator(".campaign-state")).to_have_text("READY")  # 000-103
     expect(page.locator(".status-active")).to_have_count(2)
     expect(page.locator(".banner")).to_be_hidden()
     expect(page.get_by_role("button", name="Retry")).to_have_count(0)
@@ -84,11 +84,11 @@ def test_percentage_moves_while_a_copy_is_made(world, site, page, tool, tmp_path
     long = tmp_path / "long.mp4"
     lavfi = ["-f", "lavfi", "-i", "testsrc2=duration=6:size=160x96:rate=10"]
     subprocess.run([marks.find_ffmpeg(), "-loglevel", "error", *lavfi, str(long)], check=True)
-    tool('case "$*" in *pipe:1) exec "$FFMPEG" -re "$@";; *) exec "$FFMPEG" "$@";; esac')
+    tool('case "$*" in *pipe:1*) exec "$FFMPEG" -re "$@";; *) exec "$FFMPEG" "$@";; esac')
     campaign = world.publish(world.campaign("ada", asset=world.asset(long.read_bytes())))
     page.goto(f"{site}/campaigns/{campaign}")
     badges: list[str] = []
-    with testing.worker(jobs.app, "watermark.jobs:app"):
+    with testing.worker(jobs.app, "mulligan.apps.watermark.jobs:app"):
         while "ACTIVE" not in badges:
             badges.append(page.locator(".status-badge").inner_text())
             page.wait_for_timeout(100)
@@ -106,8 +106,8 @@ def test_partial_badge_is_amber_and_its_tooltip_explains_it(world, page, damaged
     world.run_campaign(DONE, damaged, names=("ada", "bo"))
     page.reload()
     badge = page.get_by_title("Some watermarking jobs failed. Click to review.")
-    expect(badge).to_have_text("PARTIAL")
-    expect(badge).to_have_css("background-color", "rgb(255, 191, 71)")
+    expect(badge).to_have_text("PARTIAL")  # 000-99
+    expect(badge).to_have_css("background-color", "rgb(255, 191, 71)")  # 000-98
     badge.click()
     expect(page.locator(".banner")).to_be_visible()
 

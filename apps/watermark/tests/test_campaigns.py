@@ -10,14 +10,26 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from mulligan import Fail
+from mulligan.apps.watermark import campaigns, data, jobs
 from mulligan.testing import Returns
-from watermark import campaigns, data, jobs
 
 DAMAGED = Fail("BAD_FILE", "moov atom not found", final=True)
 DONE = Returns("made")
 
 
-@pytest.mark.seed("000-02", "000-39", "000-51", "000-52", "000-53", "000-57")
+@pytest.mark.any_store
+@pytest.mark.seed("000-02", "000-51")
+def test_campaign_with_three_failed_copies_of_fifty_is_never_ready(world):
+    names = tuple(f"r{number:02}" for number in range(50))
+    campaign = world.run_campaign(*[DONE] * 47, *[DAMAGED] * 3, names=names)
+    assert world.state(campaign) == "PARTIAL"  # 000-51
+    with jobs.db() as session:
+        batch = session.get_one(data.Campaign, campaign).batch_id
+    assert "batch.ready" not in [event.type for event in jobs.app.batches.history(batch)]  # 000-02
+    assert [hook["state"] for hook in world.hooks] == ["PARTIAL"]  # 000-02
+
+
+@pytest.mark.seed("000-39", "000-51", "000-52", "000-53", "000-57")
 @pytest.mark.parametrize(
     ("endings", "state"),
     [([DONE, DONE], "READY"), ([DONE, DAMAGED], "PARTIAL"), ([DAMAGED, DAMAGED], "FAILED")],
@@ -30,8 +42,13 @@ def test_campaign_state_follows_from_its_copies(world, endings, state):
         "failed": 0,
         "pending": 2,
         "running": 0,
-    }
+    }  # 000-57
+    assert world.state(campaign) == "PROCESSING"  # 000-53
     with world.mulligan.force(jobs.watermark, *endings):
+        jobs.app.run_inline(until_idle=False)
+        half = world.views(campaign)[0]
+        assert half.counts["completed"] + half.counts["failed"] == 1
+        assert half.state == "PROCESSING"  # 000-39: looked at, and not over
         world.mulligan.drain()
     view = world.views(campaign)[0]
     failed = endings.count(DAMAGED)
@@ -42,7 +59,7 @@ def test_campaign_state_follows_from_its_copies(world, endings, state):
         "pending": 0,
         "running": 0,
     }
-    assert view.state == state
+    assert view.state == state  # 000-39, 000-51, 000-52
 
 
 @pytest.mark.any_store
@@ -61,9 +78,9 @@ def test_publishing_again_creates_no_second_job(world):
         world.publish(campaign)
     world.mulligan.drain()
     assert world.state(campaign) == "PARTIAL"
-    assert jobs.app.jobs.count("kind:watermark") == 2
+    assert jobs.app.jobs.count("kind:watermark") == 2  # 000-09
     with jobs.db() as session:
-        assert session.get_one(data.Campaign, campaign).published_at == at
+        assert session.get_one(data.Campaign, campaign).published_at == at  # 000-61
 
 
 @pytest.mark.any_store
@@ -94,17 +111,48 @@ def test_publishing_a_campaign_without_recipients_is_refused(world):
     assert world.state(campaign) == "DRAFT"
 
 
+def stored_state(campaign: str) -> str:
+    """Return the state in the table, as a report reads it."""
+    with jobs.db() as session:
+        query = text("SELECT state FROM campaigns WHERE id = :id")
+        return session.execute(query, {"id": campaign}).scalar_one()
+
+
+@pytest.mark.seed("000-50")
+def test_table_holds_the_real_state_of_every_campaign(world):
+    """DRAFT, PROCESSING, READY, PARTIAL, FAILED and EXPIRED, each as soon as it is reached."""
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    draft = world.campaign("ada")
+    assert stored_state(draft) == "DRAFT"  # 000-50
+    ready = world.run_campaign(DONE, DONE, names=("ada", "bo"), expires_at=soon)
+    partial = world.run_campaign(DONE, DAMAGED, names=("ada", "bo"))
+    failed = world.run_campaign(DAMAGED, DAMAGED, names=("ada", "bo"))
+    waiting = world.run_campaign(RuntimeError("x"), names=("ada",))
+    states = [stored_state(campaign) for campaign in (ready, partial, failed, waiting)]
+    assert states == ["READY", "PARTIAL", "FAILED", "PROCESSING"]  # 000-50
+
+    (bad,) = [token.recipient for token in world.views(partial)[1] if token.failed]
+    retry_token(world, partial, bad)
+    assert stored_state(partial) == "PROCESSING"
+    with world.mulligan.force(jobs.watermark, DONE):
+        world.mulligan.drain()
+    assert stored_state(partial) == "READY"
+    world.mulligan.advance(3601)
+    world.mulligan.drain()
+    assert stored_state(ready) == "EXPIRED"  # 000-50
+
+
 @pytest.mark.seed("000-50")
 def test_database_refuses_an_unknown_campaign_state(world):
     campaign = world.campaign("ada")
-    with pytest.raises(IntegrityError), jobs.db() as session:
+    with pytest.raises(IntegrityError), jobs.db() as session:  # 000-50
         session.execute(
             text("UPDATE campaigns SET state = 'DONE' WHERE id = :id"), {"id": campaign}
         )
 
 
 @pytest.mark.any_store
-@pytest.mark.seed("000-62", "000-71", "000-91")
+@pytest.mark.seed("000-62", "000-91")
 @pytest.mark.parametrize("endings", [[DONE, DONE], [DONE, DAMAGED], [DAMAGED, DAMAGED]])
 def test_finished_campaign_expires_at_its_expiry_time(world, endings):
     until = datetime.now(UTC) + timedelta(hours=1)
@@ -113,8 +161,8 @@ def test_finished_campaign_expires_at_its_expiry_time(world, endings):
     world.mulligan.advance(3601)
     world.mulligan.drain()
     view, tokens = world.views(campaign)
-    assert view.state == "EXPIRED"
-    assert {token.status for token in tokens} == {"EXPIRED"}
+    assert view.state == "EXPIRED"  # 000-62
+    assert {token.status for token in tokens} == {"EXPIRED"}  # 000-91
 
 
 @pytest.mark.seed("000-60")
@@ -156,13 +204,15 @@ def test_manual_retry_reopens_the_campaign_and_ends_it_ready(world):
         0,
         0,
         None,
-    )
-    assert (again.started_at, again.completed_at) == (None, None)
-    assert world.state(campaign) == "PROCESSING"
+    )  # 000-36
+    assert (again.started_at, again.completed_at) == (None, None)  # 000-36
+    assert world.state(campaign) == "PROCESSING"  # 000-63
     with world.mulligan.force(jobs.watermark, DONE):
         world.mulligan.drain()
-    assert world.state(campaign) == "READY"
-    assert [item.generation for item in jobs.app.jobs.attempts(job.id)] == [1, 1, 2]
+    assert world.state(campaign) == "READY"  # 000-63
+    attempts = jobs.app.jobs.attempts(job.id)
+    assert [item.generation for item in attempts] == [1, 1, 2]  # 000-67: the job of the token
+    assert attempts[0].code  # 000-37: the old errors stay
 
 
 @pytest.mark.any_store

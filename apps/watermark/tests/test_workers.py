@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from mulligan import testing
+from mulligan.apps.watermark import data, jobs, marks
 from support.waiting import until
-from watermark import jobs
 
 pytestmark = pytest.mark.processes
 
@@ -18,7 +20,7 @@ HALF_AN_HOUR_AND_A_MINUTE = 31 * 60
 @contextmanager
 def worker_with_running_encode(world, campaign: str, **env: str):
     """Start a worker and wait until it encodes a copy."""
-    with testing.worker(jobs.app, "watermark.jobs:app", env=env) as worker:
+    with testing.worker(jobs.app, "mulligan.apps.watermark.jobs:app", env=env) as worker:
         until(
             lambda: world.token(campaign).status == "PROCESSING", 30, f"an encode: {worker.output}"
         )
@@ -40,30 +42,77 @@ def test_job_of_a_killed_worker_is_pending_after_one_sweep_and_spends_no_retry(w
         0,
         0,
         None,
-    )
-    assert (job.failures, job.losses) == (0, 1)
+    )  # 000-11, 000-17, 000-88, 000-102
+    assert (job.failures, job.losses) == (0, 1)  # 000-88
     tool('exec "$FFMPEG" "$@"')
     world.mulligan.drain()
-    assert world.token(campaign).status == "ACTIVE"
+    assert world.token(campaign).status == "ACTIVE"  # 000-07
+
+
+@pytest.fixture
+def film(tmp_path) -> bytes:
+    """Make a film of eight seconds."""
+    file = tmp_path / "film.mp4"
+    picture = ["-f", "lavfi", "-i", "testsrc2=duration=8:size=160x96:rate=10"]
+    subprocess.run([marks.find_ffmpeg(), "-loglevel", "error", *picture, str(file)], check=True)
+    return file.read_bytes()
+
+
+# Real time: one second of film is decoded per second, as on a slow machine.
+SLOW = 'case "$*" in *yuv4mpegpipe\\ pipe:1*) exec "$FFMPEG" -re "$@";; esac; exec "$FFMPEG" "$@"'
+# The decoder stops in the middle of the film, as if its disk had gone away.
+STUCK = """case "$*" in
+*yuv4mpegpipe\\ pipe:1*) "$FFMPEG" -re "$@" & sleep 3; kill -STOP $!; wait;;
+*) exec "$FFMPEG" "$@";;
+esac"""
 
 
 @pytest.mark.slow
 @pytest.mark.any_store
 @pytest.mark.seed("000-86", "000-87", "000-102")
-def test_encode_of_31_minutes_keeps_running_while_its_worker_is_alive(world, tool):
-    assert jobs.HALF_AN_HOUR == 1800
-    campaign = world.publish(world.campaign("ada"))
-    tool('case "$*" in *yuv4mpegpipe*) exec sleep 600;; *) exec "$FFMPEG" "$@";; esac')
-    with worker_with_running_encode(world, campaign, MULLIGAN_WORKER__SHUTDOWN_GRACE="0") as worker:
-        world.mulligan.advance(HALF_AN_HOUR_AND_A_MINUTE)
-        other_campaign = world.publish(world.campaign("bo"))
-        until(
-            lambda: world.token(other_campaign, "bo").status == "PROCESSING",
-            30,
-            f"another one: {worker.output}",
-        )
-        job = world.job(campaign)
-        assert (job.state, job.attempts, job.losses) == ("running", 1, 0)
+def test_encode_that_makes_progress_outlives_the_stall_limit(world, film, tool):
+    """The limit of half an hour is three seconds here; the encode takes eight."""
+    assert jobs.STALL_SECONDS == 30 * 60  # 000-87
+    campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
+    tool(SLOW)
+    with worker_with_running_encode(world, campaign, WATERMARK_STALL="3"):
+        started = world.job(campaign).started_at
+        until(lambda: world.token(campaign).status != "PROCESSING", 60, "the end of the encode")
+    job = world.job(campaign)
+    assert (job.finished_at - started).total_seconds() > 6  # 000-86, 000-102
+    assert (job.attempts, job.failures, job.losses) == (1, 0, 0)  # 000-86, 000-102
+    assert world.token(campaign).status == "ACTIVE"  # 000-87
+    assert world.state(campaign) == "READY"
+
+
+@pytest.mark.slow
+@pytest.mark.any_store
+@pytest.mark.seed("000-47", "000-86")
+def test_encode_without_progress_is_ended_at_the_stall_limit_and_retried(world, film, tool):
+    campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
+    tool(STUCK)
+    with worker_with_running_encode(world, campaign, WATERMARK_STALL="3") as worker:
+        until(lambda: world.job(campaign).failures == 1, 60, f"the end: {worker.output}")
+        left = [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(data.files()) in " ".join(process.info["cmdline"] or [])
+        ]
+    job, token = world.job(campaign), world.token(campaign)
+    assert job.error["code"] == "ENCODE_TIMEOUT"  # 000-47
+    assert (token.status, token.retry_count) == ("PENDING", 1)  # 000-47, 000-86
+    assert left == []
+
+
+@pytest.mark.any_store
+@pytest.mark.seed("000-47")
+def test_time_limit_of_an_attempt_is_a_setting(world, film, tool):
+    campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
+    tool(SLOW)
+    with worker_with_running_encode(world, campaign, WATERMARK_TIME_LIMIT="3"):
+        until(lambda: world.job(campaign).failures == 1, 60, "the end of the attempt")
+    assert world.job(campaign).error["code"] == "ENCODE_TIMEOUT"  # 000-47
+    assert world.token(campaign).status == "PENDING"  # 000-47
 
 
 @pytest.mark.any_store

@@ -20,9 +20,9 @@ from mulligan.access.queries import AccessQueries, ApiKeyRow, SessionRow
 from mulligan.core.durations import SECOND, Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound, Refused
 from mulligan.core.event import EventType, NewEvent
+from mulligan.core.format import check_text
 from mulligan.core.job import ALL_OWNERS, Job
 from mulligan.events.queries import EventQueries
-from mulligan.jobs.options import check_text
 from mulligan.storage.base import Store, Transaction
 
 if TYPE_CHECKING:
@@ -412,7 +412,8 @@ class StatusLinks:
         with self._open().read() as tx:
             if end and int(end) <= tx.now():
                 raise NotFound(INVALID_LINK)
-        return StatusGrant("job" if target == "j" else "batch", id_, retry=permission == "r")
+        kind_of_target = "job" if target == "j" else "batch"
+        return StatusGrant(kind_of_target, id_, retry=permission == "r")
 
     def _resolve_expiry(self, expires: DurationOrTime | None) -> Micros | str:
         """Return when a link expires; empty for never."""

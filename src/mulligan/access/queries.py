@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
@@ -52,45 +53,54 @@ class AccessQueries(Queries):
 
     def get_api_key(self, key_id: str) -> ApiKeyRow | None:
         """Read one key."""
-        found = self.tx.rows("get_api_key", id=key_id)
-        return ApiKeyRow._make(found[0]) if found else None
+        return self.first_row(ApiKeyRow, "get_api_key", id=key_id)
 
     def list_api_keys(self) -> list[ApiKeyRow]:
         """List all keys, oldest first."""
-        return [ApiKeyRow._make(row) for row in self.tx.rows("list_api_keys")]
+        return self.list_rows(ApiKeyRow, "list_api_keys")
 
     def revoke_api_key(self, key_id: str) -> ApiKeyRow | None:
         """Revoke a key and return it. None: it does not exist or was revoked before."""
-        found = self.tx.rows("revoke_api_key", id=key_id)
-        return ApiKeyRow._make(found[0]) if found else None
+        return self.first_row(ApiKeyRow, "revoke_api_key", id=key_id)
 
     def record_api_key_use(self, key_id: str) -> None:
         """Record that a key was used now."""
         self.tx.rows("record_api_key_use", id=key_id)
 
-    def claim_idempotency_key(self, key_id: str, name: str, request: str, before: Micros) -> bool:
+    def lock_idempotency_key(self, key_id: str, name: str) -> bool:
+        """Lock an idempotency key until the transaction ends. False: another one has locked it."""
+        return bool(self.tx.rows("lock_idempotency_key", name=f"{key_id} {name}")[0][0])
+
+    def insert_response(self, key_id: str, name: str, request: str, status: int, body: str) -> bool:
+        """Store the response of an idempotency key. False: it has one or is claimed."""
+        values = {"key_id": key_id, "name": name, "request": request}
+        return bool(self.tx.rows("insert_response", **values, status=status, body=body))
+
+    def claim_idempotency_key(
+        self, key_id: str, name: str, request: str, claim: str, before: Micros
+    ) -> bool:
         """Claim an idempotency key for a request. False: another request has claimed it.
 
-        A claim without a response that is older than `before` is taken over.
+        A claim without a response that was not renewed since `before` is taken over.
         """
-        return bool(
-            self.tx.rows(
-                "claim_idempotency_key", key_id=key_id, name=name, request=request, before=before
-            )
-        )
+        values = {"key_id": key_id, "name": name, "request": request, "claim": claim}
+        return bool(self.tx.rows("claim_idempotency_key", **values, before=before))
+
+    def renew_idempotency_keys(self, claims: Sequence[str]) -> None:
+        """Record that the requests of these claims still run."""
+        self.tx.rows("renew_idempotency_keys", claims=self.tx.array_param(claims))
 
     def get_stored_response(self, key_id: str, name: str) -> StoredResponseRow | None:
         """Read the stored response of an idempotency key."""
-        found = self.tx.rows("get_stored_response", key_id=key_id, name=name)
-        return StoredResponseRow._make(found[0]) if found else None
+        return self.first_row(StoredResponseRow, "get_stored_response", key_id=key_id, name=name)
 
-    def store_response(self, key_id: str, name: str, status: int, body: str) -> None:
-        """Store the response of a claimed idempotency key."""
-        self.tx.rows("store_response", key_id=key_id, name=name, status=status, body=body)
+    def store_response(self, claim: str, status: int, body: str) -> None:
+        """Store the response of a claimed idempotency key, unless the claim was taken over."""
+        self.tx.rows("store_response", claim=claim, status=status, body=body)
 
-    def release_idempotency_key(self, key_id: str, name: str) -> None:
-        """Delete a claim whose request did nothing, so that it can be sent again."""
-        self.tx.rows("release_idempotency_key", key_id=key_id, name=name)
+    def release_idempotency_keys(self, claims: Sequence[str]) -> None:
+        """Delete claims whose requests failed, so that they can be sent again."""
+        self.tx.rows("release_idempotency_keys", claims=self.tx.array_param(claims))
 
     def insert_session(self, row: SessionRow) -> None:
         """Insert a session or a link."""

@@ -24,9 +24,9 @@ UPDATE {p}api_key SET last_used_at = :now WHERE id = :id
 
 -- name: claim_idempotency_key
 -- Claim an idempotency key before the request runs. No row: another request has claimed it.
--- A claim without a response that is older than :before is taken over.
-INSERT INTO {p}answer (key_id, name, request, at) VALUES (:key_id, :name, :request, :now)
-ON CONFLICT (key_id, name) DO UPDATE SET at = excluded.at
+-- A claim without a response that was not renewed since :before is taken over.
+INSERT INTO {p}answer (key_id, name, request, claim, at) VALUES (:key_id, :name, :request, :claim, :now)
+ON CONFLICT (key_id, name) DO UPDATE SET at = excluded.at, claim = excluded.claim
   WHERE {p}answer.status IS NULL AND {p}answer.at < :before AND {p}answer.request = excluded.request
 RETURNING name
 
@@ -34,13 +34,27 @@ RETURNING name
 -- Read the stored response to an HTTP request with an Idempotency-Key.
 SELECT request, status, body FROM {p}answer WHERE key_id = :key_id AND name = :name
 
--- name: store_response
--- Store the response to an HTTP request with an Idempotency-Key.
-UPDATE {p}answer SET status = :status, body = :body WHERE key_id = :key_id AND name = :name AND status IS NULL
+-- name: insert_response
+-- Store the response to a request that ran in this transaction. No row: another request was first.
+INSERT INTO {p}answer (key_id, name, request, at, status, body)
+VALUES (:key_id, :name, :request, :now, :status, :body)
+ON CONFLICT (key_id, name) DO NOTHING RETURNING name
 
--- name: release_idempotency_key
--- Delete the claim of an idempotency key whose request failed without a response.
-DELETE FROM {p}answer WHERE key_id = :key_id AND name = :name AND status IS NULL
+-- name: lock_idempotency_key
+-- SQLite has one writer: no other transaction can have the key.
+SELECT 1 WHERE :name <> ''
+
+-- name: renew_idempotency_keys
+-- Renew the claims of requests that still run.
+UPDATE {p}answer SET at = :now WHERE claim {in:claims} AND status IS NULL
+
+-- name: store_response
+-- Store the response to a request that has claimed its Idempotency-Key.
+UPDATE {p}answer SET status = :status, body = :body WHERE claim = :claim AND status IS NULL
+
+-- name: release_idempotency_keys
+-- Delete the claims of requests that failed without a response.
+DELETE FROM {p}answer WHERE claim {in:claims} AND status IS NULL
 
 -- name: insert_session
 -- Insert a session or a sign-in link.

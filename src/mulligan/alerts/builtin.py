@@ -18,7 +18,12 @@ MINUTE = 60.0
 HOUR = 3600.0
 DAY = 86_400.0
 KNOWN_MEASURES = frozenset({*MEASURES, *GAUGES, *GROUPS, "dead_jump"})
-ACTIONS = {"reduce": ("queue", "dependency"), "open": ("dependency",), "pause": ("queue",)}
+ACTIONS = {
+    "reduce": ("queue", "dependency"),
+    "open": ("dependency",),
+    "pause": ("queue",),
+    "hold_release": ("release",),
+}
 SEVERITIES = ("page", "ticket", "info")
 
 BUILTIN = (
@@ -26,7 +31,7 @@ BUILTIN = (
         "failures_fast",
         "dead_share",
         0.288,
-        "{} of jobs died; a month's error budget lasts two days",
+        "{} of jobs fail. At this rate the month's error budget is gone in 2 days",
         window=HOUR,
         and_window=5 * MINUTE,
         least=10,
@@ -36,7 +41,7 @@ BUILTIN = (
         "failures_steady",
         "dead_share",
         0.12,
-        "{} of jobs died; a month's error budget lasts five days",
+        "{} of jobs fail. At this rate the month's error budget is gone in 5 days",
         window=6 * HOUR,
         and_window=30 * MINUTE,
         least=10,
@@ -47,7 +52,7 @@ BUILTIN = (
         "failures_slow",
         "dead_share",
         0.02,
-        "{} of jobs died, more than the goal allows",
+        "{} of jobs fail, more than the goal allows",
         window=3 * DAY,
         and_window=6 * HOUR,
         least=10,
@@ -65,7 +70,7 @@ BUILTIN = (
     ),
     AlertDefinition(
         "dead_letters",
-        "dead",
+        "dead_letters",
         10,
         "{} jobs died",
         window=10 * MINUTE,
@@ -117,6 +122,7 @@ BUILTIN = (
         "1 of 20 attempts takes longer than {}",
         window=15 * MINUTE,
         least=20,
+        of_limit=0.8,
     ),
     AlertDefinition(
         "worker_restarts", "restarts", 3, "{} workers or runners died", window=HOUR, clear=1
@@ -158,7 +164,7 @@ BUILTIN = (
         "unknown_error",
         "new_unknown_group",
         0,
-        "{} jobs died of a new failure that matches no rule",
+        "{} jobs died, and no rule matches it",
         window=10 * MINUTE,
         once=True,
         unless="new_failure",
@@ -167,10 +173,19 @@ BUILTIN = (
         "new_failure",
         "new_group",
         9,
-        "{} jobs died of a new failure",
+        "{} jobs died",
         window=10 * MINUTE,
         once=True,
         severity="page",
+    ),
+    AlertDefinition(
+        "release_worse",
+        "release_worse",
+        0,
+        "{} more first attempts fail than under other releases",
+        clear=0,
+        severity="page",
+        action="hold_release",
     ),
     AlertDefinition(
         "reduced_to_one",
@@ -192,7 +207,7 @@ class InvalidAlertRule(ValueError):
 
 _FIELDS = {("for" if one.name == "for_" else one.name): one for one in fields(AlertDefinition)}
 _FLAGS = frozenset({"once", "enabled"})
-_NUMBERS = frozenset({"window", "and_window", "for", "above", "least", "clear"})
+_NUMBERS = frozenset({"window", "and_window", "for", "above", "least", "clear", "of_limit"})
 _WINDOWS = frozenset({"window", "and_window"})
 MIN_WINDOW = 60.0
 MAX_NUMBER = 30 * DAY
@@ -225,6 +240,8 @@ def _apply_entry(
             values[field_name] = _check_value(where, key, value)
     if known is None:
         known = _build_rule(where, name, values)
+    if "above" in values:
+        values.setdefault("of_limit", 0.0)  # a threshold that somebody chose holds for all kinds
     rule = replace(known, **values)
     _check_rule(where, rule)
     return rule

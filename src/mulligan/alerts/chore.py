@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 from mulligan.alerts.builtin import InvalidAlertRule, parse_rules
 from mulligan.alerts.measures import (
     KEYED_BY,
+    RUN_TIME_WINDOW,
     SHARES,
     DurationMeasure,
+    Readings,
     ShareCount,
+    build_count_cache,
     count_bad,
     read_counts,
 )
 from mulligan.alerts.queries import AlertQueries, AlertRow
-from mulligan.alerts.readings import RUN_TIME_WINDOW, Readings, build_count_cache
 from mulligan.alerts.rules import (
     ACTION_DURATION,
     FIRED,
@@ -38,6 +40,7 @@ from mulligan.alerts.rules import (
     describe_alert,
     evaluate,
     order_rules,
+    threshold_of,
 )
 from mulligan.config import AlertSection
 from mulligan.core.durations import SECOND, Micros
@@ -45,7 +48,6 @@ from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, LimitKey, LimitRow, WorkerRow
 from mulligan.events.queries import MINUTE, EventQueries, StatQueries
-from mulligan.guards.capacity import count_running
 from mulligan.guards.gates import (
     ALERT_ACTOR,
     LimitChange,
@@ -55,8 +57,8 @@ from mulligan.guards.gates import (
     set_limit,
     write_change_event,
 )
-from mulligan.guards.lanes import is_closed
-from mulligan.guards.limits import is_limit_active
+from mulligan.guards.lanes import RELEASE_SCOPE, hold_key, is_closed
+from mulligan.guards.limits import count_running, is_limit_active
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import (
     UNTHROTTLED,
@@ -65,9 +67,9 @@ from mulligan.guards.ramp import (
     ThrottleState,
     update_throttle,
 )
-from mulligan.manifest.declared import (
-    load_declared_limits,
-)
+from mulligan.manifest.declared import load_declared_limits
+from mulligan.releases.queries import ReleaseQueries
+from mulligan.releases.service import hold_release
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.queries import WorkerQueries
 
@@ -111,8 +113,8 @@ class AlertChecker:
             return False
         with store.read() as tx:
             now = tx.now()
-            readers = [row for row in EventQueries(tx).list_readers() if row.name == READER]
-            last_run = readers[0].updated_at if readers else None
+            reader = EventQueries(tx).get_reader(READER)
+            last_run = None if reader is None else reader.updated_at
             if last_run is not None and 0 <= now - last_run < self.every * 0.9 * SECOND:
                 return False
             readings = Readings(tx, now, self._counts, load_alerts(tx))
@@ -208,30 +210,32 @@ def _write_alert_event(
     tx: Transaction, rule: AlertDefinition, result: ActionResult, transition: str, now: Micros
 ) -> None:
     alert = result.alert
-    fired = transition == FIRED
     reason = describe_alert(rule, alert)
     data: dict[str, Any] = {
         "rule": rule.name,
         "key": alert.key,
         "value": round(alert.value, 6),
-        "threshold": rule.above,
+        "threshold": threshold_of(rule, alert),
         "window": rule.window,
         "severity": rule.severity,
         "reason": reason,
         "evidence": dict(alert.evidence),
-        "runbook": f"alert-{rule.anchor}",
+        "runbook": alert.evidence.get("runbook") or rule.runbook_entry,
     }
-    throttle = alert.action_state.get("reduced")
-    action_data = {
-        "action": rule.action,
-        "did": result.description,
-        "until": alert.until,
-        "limit": throttle[0] if throttle else None,
-    }
-    data |= {name: value for name, value in action_data.items() if value not in (None, "")}
-    type_ = EventType.ALERT_FIRED if fired else EventType.ALERT_RESOLVED
-    EventQueries(tx).write_events([NewEvent(type_, actor=ALERT_ACTOR, data=data)])
-    level = logging.WARNING if fired else logging.INFO
+    if rule.action:
+        data["action"] = rule.action
+    if result.description:
+        data["did"] = result.description
+    if alert.until is not None:
+        data["until"] = alert.until
+    if alert.reduced_limit is not None:
+        data["limit"] = alert.reduced_limit
+    event_type = EventType.ALERT_RESOLVED
+    level = logging.INFO
+    if transition == FIRED:
+        event_type = EventType.ALERT_FIRED
+        level = logging.WARNING
+    EventQueries(tx).write_events([NewEvent(event_type, actor=ALERT_ACTOR, data=data)])
     fields = {
         "rule": rule.name,
         "key": alert.key,
@@ -263,7 +267,7 @@ def from_row(row: AlertRow) -> Alert:
         measured_at=row.evaluated_at,
         value=row.value,
         evidence=json.loads(row.evidence),
-        action_state=json.loads(row.acted) if row.acted else {},
+        action_state=json.loads(row.acted or "{}"),
         until=row.until,
         actor=row.actor,
         reason=row.reason,
@@ -308,6 +312,8 @@ def run_action(
     """Start or continue the action of one alert."""
     if rule.action == "reduce":
         return _reduce(tx, rule, alert, readings)
+    if rule.action == "hold_release":
+        return _hold_release(tx, rule, alert, readings.now)
     if alert.until is not None and alert.until <= readings.now:
         alert = replace(alert, action_state={}, until=None)  # the action has expired
     must_retry = alert.state == FIRING and alert.action_state.get("busy")
@@ -349,6 +355,61 @@ def _open_breaker(tx: Transaction, alert: Alert, gate: Gate) -> ActionResult:
     state = {"action": "open", "scope": "dependency"}
     opened = replace(alert, action_state=state, until=gate.until)
     return ActionResult(opened, f"on hold for {ACTION_MINUTES} min")
+
+
+def _hold_release(
+    tx: Transaction, rule: AlertDefinition, alert: Alert, now: Micros
+) -> ActionResult:
+    """Hold a kind under the release of an alert, and extend the hold while the alert fires.
+
+    Only while workers of another release run the kind: the hold must not stop it. A person who
+    ends the hold decides for as long as the alert fires.
+    """
+    idle = ActionResult(replace(alert, action_state={}, until=None))
+    if alert.state != FIRING:
+        return idle
+    if alert.action_state.get("ended"):
+        return ActionResult(alert)
+    release, kind = str(alert.evidence["release"]), str(alert.evidence["kind"])
+    gate = Gate(
+        RELEASE_SCOPE,
+        hold_key(release, kind),
+        now,
+        now + ACTION_DURATION,
+        describe_alert(rule, alert),
+        ALERT_ACTOR,
+    )
+    actor = _closed_by(tx, gate)
+    if actor is not None:
+        return idle._replace(description=_first(alert, f"none (already held by {actor})"))
+    if not _has_other_release(tx, release, kind):
+        return idle._replace(description=_first(alert, "none (no other release runs the kind)"))
+    state = {"action": "hold_release", "scope": RELEASE_SCOPE}
+    held = replace(alert, action_state=state, until=gate.until)
+    if alert.until is None or alert.until <= now:
+        hold_release(tx, gate)
+        return ActionResult(held, f"held for {ACTION_MINUTES} min, extended while this alert fires")
+    if not _is_held_by_alert(tx, gate):
+        return ActionResult(replace(alert, action_state={"ended": True}, until=None))
+    if alert.until - now > ACTION_DURATION // 2:
+        return ActionResult(alert)
+    GuardQueries(tx).close_gate(gate)
+    return ActionResult(held)
+
+
+def _first(alert: Alert, description: str) -> str:
+    """Describe what was not done only once."""
+    return "" if alert.since < alert.measured_at else description
+
+
+def _has_other_release(tx: Transaction, release: str, kind: str) -> bool:
+    live = ReleaseQueries(tx).list_live_kinds()
+    return any(name != release and kind in json.loads(kinds) for name, kinds in live)
+
+
+def _is_held_by_alert(tx: Transaction, gate: Gate) -> bool:
+    gates = GuardQueries(tx).list_gates()
+    return any((other.scope, other.key) == (gate.scope, gate.key) for other in gates)
 
 
 def _closed_by(tx: Transaction, gate: Gate) -> str | None:

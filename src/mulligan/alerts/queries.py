@@ -29,7 +29,7 @@ class AlertQueries(Queries):
 
     def list_alerts(self) -> list[AlertRow]:
         """List the states of all alert rules."""
-        return [AlertRow._make(row) for row in self.tx.rows("list_alerts")]
+        return self.list_rows(AlertRow, "list_alerts")
 
     def write_alert(self, row: AlertRow) -> None:
         """Store the state of an alert.

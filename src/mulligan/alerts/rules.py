@@ -36,18 +36,17 @@ class AlertDefinition:
     above: float
     summary: str  # with {} for the value
     window: float = 300.0  # seconds that are measured
-    and_window: float | None = None  # shorter window that must exceed `above` too: still going on
+    and_window: float | None = None  # shorter window that must exceed `above` too
     least: float = 0.0  # minimum volume in `window`
     clear: float | None = None  # resolved at or below; None: four fifths of `above`
     for_: float = 0.0  # seconds above the threshold before it fires
     severity: str = "ticket"  # page, ticket, info
-    action: str = ""  # reduce, open, pause
+    action: str = ""  # reduce, open, pause, hold_release
     runbook: str = ""
     once: bool = False  # fires only once per key
-    unless: str = (
-        ""  # comma-separated rules: while one of them fires for the key, this one does not
-    )
+    unless: str = ""  # comma-separated rules: silent for a key for which one of them fires
     enabled: bool = True
+    of_limit: float = 0.0  # share of the kind's time limit; replaces `above` if it is more
 
     @property
     def clear_at(self) -> float:
@@ -55,9 +54,11 @@ class AlertDefinition:
         return self.above * 0.8 if self.clear is None else self.clear
 
     @property
-    def anchor(self) -> str:
-        """Anchor of the rule's entry in the runbook."""
-        return self.runbook or self.name
+    def runbook_entry(self) -> str:
+        """Address of the rule's runbook, or its anchor in the common one."""
+        if "://" in self.runbook:
+            return self.runbook
+        return f"alert-{self.runbook or self.name}"
 
 
 class Sample(NamedTuple):
@@ -67,6 +68,7 @@ class Sample(NamedTuple):
     value: float
     volume: float = 0.0
     evidence: Mapping[str, Any] = {}
+    above: float | None = None  # threshold of this key; None: the rule's
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,15 @@ class Alert:
     until: Micros | None = None  # end of the action, or of a silence
     actor: str = ""
     reason: str = ""
+
+    @property
+    def reduced_limit(self) -> int | None:
+        """Concurrency to which the action has reduced the key; None: it has not."""
+        throttle = self.action_state.get("reduced")  # a ThrottleState as a list
+        if not throttle:
+            return None
+        limit: int | None = throttle[0]
+        return limit
 
 
 class AlertChange(NamedTuple):
@@ -116,15 +127,38 @@ def order_rules(rules: Sequence[AlertDefinition]) -> list[AlertDefinition]:
     by_name = {rule.name: rule for rule in rules}
 
     def depth(rule: AlertDefinition, path: tuple[str, ...] = ()) -> int:
-        names = [name for name in _covering_names(rule) if name in by_name and name not in path]
-        depths = [1 + depth(by_name[name], (*path, rule.name)) for name in names]
-        return max(depths, default=0)
+        deepest = 0
+        for name in _covering_names(rule):
+            if name in by_name and name not in path:
+                deepest = max(deepest, 1 + depth(by_name[name], (*path, rule.name)))
+        return deepest
 
     return sorted(rules, key=depth)
 
 
 def _covering_names(rule: AlertDefinition) -> list[str]:
     return [name.strip() for name in rule.unless.split(",")]
+
+
+# --- Thresholds by kind ---
+
+THRESHOLD = "threshold"  # in the evidence of a sample whose key has its own
+
+
+def apply_time_limit(rule: AlertDefinition, sample: Sample, limit: float | None) -> Sample:
+    """Return the sample with the threshold of its kind, whose attempts may take `limit` seconds.
+
+    Four minutes are long for a job that may take five, and short for one that may take two hours.
+    """
+    above = rule.of_limit * (limit or 0.0)
+    if above <= rule.above:
+        return sample
+    return sample._replace(above=above, evidence={**sample.evidence, THRESHOLD: above})
+
+
+def threshold_of(rule: AlertDefinition, alert: Alert) -> float:
+    """Return the threshold that an alert has exceeded."""
+    return float(alert.evidence.get(THRESHOLD, rule.above))
 
 
 # --- Evaluation ---
@@ -148,7 +182,10 @@ def evaluate(
         before = stored.get(key)
         quiet = silenced or is_covered(rule, key, firing or {})
         sample = samples_by_key.get(key)
-        after, transition = _evaluate_key(rule, sample, before, now, silenced=quiet)
+        key_rule = rule
+        if sample is not None and sample.above is not None:
+            key_rule = replace(rule, above=sample.above)
+        after, transition = _evaluate_key(key_rule, sample, before, now, silenced=quiet)
         if after is not None and after != before:
             written.append(after)
         if after is not None and transition:
@@ -181,16 +218,21 @@ def _evaluate_key(
 def _build_pending(
     rule: AlertDefinition, sample: Sample, before: Alert | None, now: Micros
 ) -> Alert:
-    is_pending = before is not None and before.state == PENDING
+    since = now
+    action_state: Mapping[str, Any] = {}
+    if before is not None:
+        action_state = before.action_state
+        if before.state == PENDING:
+            since = before.since
     return Alert(
         rule=rule.name,
         key=sample.key,
         state=PENDING,
-        since=before.since if before is not None and is_pending else now,
+        since=since,
         measured_at=now,
         value=sample.value,
         evidence=dict(sample.evidence),
-        action_state={} if before is None else before.action_state,
+        action_state=action_state,
     )
 
 
@@ -198,7 +240,9 @@ def _evaluate_firing(
     rule: AlertDefinition, sample: Sample, before: Alert, now: Micros
 ) -> tuple[Alert, str]:
     alert = _update_value(before, sample, now)
-    if sample.value <= rule.clear_at and sample.volume >= min(rule.least, 1.0):
+    # A share of 0 is measured too: no call failed, but some were made.
+    is_measured = sample.volume >= min(rule.least, 1.0) or sample.evidence.get("of", 0) > 0
+    if sample.value <= rule.clear_at and is_measured:
         return _set_state(alert, RESOLVED, now), _resolved_transition(rule)
     return alert, ""
 
@@ -246,20 +290,25 @@ def _set_state(alert: Alert, state: str, now: Micros) -> Alert:
 def describe_alert(rule: AlertDefinition, alert: Alert) -> str:
     """Return `gateway: 12 % of calls were rate limited (5 min, alert above 5 %)`."""
     text = _fill_summary(rule, alert.value)
-    if alert.key:
+    kind = str(alert.evidence.get("kind", ""))
+    if rule.measure in GROUP_MEASURES and kind:
+        text = f"New error in {kind} ({alert.evidence.get('code')}): {text}"
+    elif alert.key:
         text = f"{alert.key}: {text}"
-    if UNITS.get(rule.measure) == "flag":
+    if UNITS.get(rule.measure) == "flag" or (rule.once and not rule.above):
         return text
-    threshold = f"alert above {format_value(rule, rule.above)}"
+    limit = f"alert above {format_measure(rule.measure, threshold_of(rule, alert))}"
+    if alert.state == FIRING and alert.value <= threshold_of(rule, alert):
+        limit = f"clears at {format_measure(rule.measure, rule.clear_at)}"
     if rule.measure not in GAUGES:
-        threshold = f"{format_duration(rule.window)}, {threshold}"
-    return f"{text} ({threshold})"
+        limit = f"{format_duration(rule.window)}, {limit}"
+    return f"{text} ({limit})"
 
 
 def _fill_summary(rule: AlertDefinition, value: float) -> str:
     if UNITS.get(rule.measure) == "flag":
         return rule.summary
-    text = format_value(rule, value)
+    text = format_measure(rule.measure, value)
     if "{}" not in rule.summary:
         return f"{rule.summary}: {text}"
     summary = rule.summary
@@ -268,22 +317,27 @@ def _fill_summary(rule: AlertDefinition, value: float) -> str:
     return summary.replace("{}", text)
 
 
-def format_value(rule: AlertDefinition, value: float) -> str:
-    """Format a value of the rule's measure with its unit: `28.8 %`, `5 min`, `11×`, `1,234`."""
-    unit = UNITS.get(rule.measure, "")
+def format_measure(measure: str, value: float) -> str:
+    """Format a value of a measure with its unit: `28 %`, `5 min`, `11×`, `1,234`."""
+    unit = UNITS.get(measure, "")
     if unit == "seconds":
         return format_duration(value)
     if unit == "share":
         return f"{_format_number(value * 100)} %"
     if unit == "factor":
         return f"{_format_number(value)}×"
+    if unit == "flag":
+        return "-"
     return _format_number(value)
 
 
 def _format_number(value: float) -> str:
-    if abs(value) >= 100:
+    """Format a number for people: `1,234`, `54`, `3.8`, `0.25`."""
+    if abs(value) >= 10:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    if abs(value) >= 1:
+        return f"{value:.1f}".removesuffix(".0")
+    return f"{value:.2g}"
 
 
 # Measures with a unit; all others are numbers. A flag has no value worth showing.
@@ -304,6 +358,10 @@ UNITS = {
     "heartbeat_age": "seconds",
     "unserved": "seconds",
     "at_floor": "flag",
+    "release_worse": "share",
 }
+GROUP_MEASURES = frozenset({"new_group", "new_unknown_group"})
 # Measures of the current state instead of a window.
-GAUGES = frozenset({"queue_age", "breaker_open", "heartbeat_age", "unserved", "at_floor"})
+GAUGES = frozenset(
+    {"queue_age", "breaker_open", "heartbeat_age", "unserved", "at_floor", "release_worse"}
+)

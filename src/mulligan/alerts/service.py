@@ -19,14 +19,15 @@ from mulligan.alerts.rules import (
     Alert,
     AlertDefinition,
     describe_alert,
+    threshold_of,
 )
 from mulligan.config import AlertSection
 from mulligan.core.durations import Micros, optional_datetime, resolve_end, to_datetime
 from mulligan.core.errors import DurationOrTime, NotFound
 from mulligan.core.event import EventType, NewEvent
 from mulligan.events.queries import EventQueries
+from mulligan.guards.kind_observer import KIND_BREAKER_ACTOR
 from mulligan.guards.lanes import is_closed
-from mulligan.guards.observer import KIND_BREAKER_ACTOR
 from mulligan.guards.queries import GuardQueries
 from mulligan.storage.base import Store, Transaction
 
@@ -111,9 +112,11 @@ class Alerts:
             stored = load_alerts(tx)
             now = tx.now()
         rules = load_rules(self._settings())
-        return [
-            _build_rule(rule, _silenced_until(stored.get(rule.name, {}), now)) for rule in rules
-        ]
+        found = []
+        for rule in rules:
+            silenced_until = _silenced_until(stored.get(rule.name, {}), now)
+            found.append(_build_rule(rule, silenced_until))
+        return found
 
     def silence(self, name: str, until: DurationOrTime, *, reason: str = "") -> AlertRule:
         """Silence a rule: no events and no actions. If its condition still holds then, it fires."""
@@ -171,7 +174,6 @@ def _silenced_until(alerts: Mapping[str, Alert], now: Micros) -> Micros | None:
 def _build_status(
     rule: AlertDefinition, alert: Alert, silenced_until: Micros | None
 ) -> AlertStatus:
-    throttle = alert.action_state.get("reduced")
     return AlertStatus(
         rule=rule.name,
         key=alert.key,
@@ -180,9 +182,9 @@ def _build_status(
         summary=describe_alert(rule, alert),
         since=to_datetime(alert.since),
         value=alert.value,
-        threshold=rule.above,
+        threshold=threshold_of(rule, alert),
         action=str(alert.action_state.get("action", "")),
-        limit=throttle[0] if throttle else None,
+        limit=alert.reduced_limit,
         until=optional_datetime(alert.until),
         silenced_until=optional_datetime(silenced_until),
         evidence=alert.evidence,

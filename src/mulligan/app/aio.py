@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def run_on_thread(method: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Call a method on a thread and return its result. Commands start faster without asyncio."""
+    import asyncio  # noqa: PLC0415
+
+    return await asyncio.to_thread(method, *args, **options)
 
 
 class AsyncService:
@@ -23,7 +32,7 @@ class AsyncService:
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._service, name)
-        return getattr(self._service, f"{name}_async", partial(asyncio.to_thread, method))
+        return getattr(self._service, f"{name}_async", partial(run_on_thread, method))
 
 
 class AsyncServices:

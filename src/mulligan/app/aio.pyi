@@ -1,9 +1,10 @@
 """Types of `app.aio`. Written by docs/generate.py from the services. Do not edit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from mulligan.access.keys import Key, KeyList, NewKey, StatusGrant
 from mulligan.alerts.service import AlertList, AlertRule, RuleList
-from mulligan.batches.service import Batch, MemberFailures, RetriedMembers
+from mulligan.batches.service import Batch, JobViews, MemberFailures, Results, RetriedMembers
+from mulligan.core.attempt_log import LogOfAttempt
 from mulligan.core.errors import DurationOrTime
 from mulligan.core.event import Event, EventList
 from mulligan.core.job import Job
@@ -13,23 +14,26 @@ from mulligan.guards.gate_status import Dependency, DependencyList, KindList, Ki
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation
 from mulligan.jobs.search import CappedCount, JobList
-from mulligan.jobs.service import AttemptList, Overrides
+from mulligan.jobs.service import AttemptList, Overrides, TitleList
 from mulligan.notifications.channels import Channel
 from mulligan.notifications.deliveries import Delivery, DeliveryList
 from mulligan.notifications.subscriptions import Subscription, SubscriptionList
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.service import Items, Operation, OperationList, Steps
+from mulligan.releases.service import Release, ReleaseComparison
 from mulligan.retries.policy import Policy
 from mulligan.retries.service import Backtest, NamedKind, PolicyExplanation
 from mulligan.schedules.service import Schedule, ScheduleList, Times
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 class AsyncJobs:
     """`app.aio.jobs`: the methods of `Jobs`, awaitable."""
     async def get(self, job_id: str, *, owner: str | None=None) -> Job:
         """Return one job. With `owner`, another owner's job counts as missing."""
+    async def titles(self, jobs: Sequence[Job]) -> TitleList:
+        """Return what people call each job: its kind's title, or else its first arguments."""
     async def resolve(self, prefix: str) -> str:
-        """Return the full id that begins with `prefix`."""
+        """Return the full id that begins with `prefix`, or ends with it: "…h8n2vg" or "h8n2vg"."""
     async def list(self, filter: str='', *, limit: int=50, before: str | None=None, owner: str | None=None, private: bool=True) -> JobList:
         """Return jobs that match a filter, newest first. At most 50,000 jobs are searched."""
     async def count(self, filter: str='', *, cap: int=..., owner: str | None=None, private: bool=True) -> CappedCount:
@@ -40,8 +44,12 @@ class AsyncJobs:
         """Return every stored event of a job, oldest first."""
     async def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
+    async def log(self, job_id: str, attempt: int | None=None) -> LogOfAttempt:
+        """Return the last log records and the stacks of a failed attempt. For operators."""
     async def wait(self, job_id: str, timeout: float | None=None) -> Job:
         """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
+    async def value(self, job: Job) -> Any:
+        """Return the result of a job as its handler's annotation says: `job.value()`."""
     async def retry(self, job_id: str, *, reason: str='', overrides: Overrides | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> Job:
         """Start a new generation of a dead, parked or cancelled job."""
     async def preview_retry(self, job_id: str, *, overrides: Overrides | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> repair.RetryPreview:
@@ -52,6 +60,8 @@ class AsyncJobs:
         """Queue a parked job again, with one of the choices it offers."""
     async def discard(self, job_id: str, *, reason: str, owner: str | None=None) -> Job:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
+    async def undiscard(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
+        """Undo a discard: the job is dead or parked again, as it was. It does not run."""
 
 class AsyncQueues:
     """`app.aio.queues`: the methods of `Queues`, awaitable."""
@@ -78,6 +88,12 @@ class AsyncBatches:
         """Return the full id that begins with `prefix`."""
     async def members(self, batch_id: str, filter: str='', *, limit: int=50, before: str | None=None) -> Sequence[Job]:
         """Return the batch's jobs, newest first. `filter` works as in `jobs.list`."""
+    async def wait(self, batch_id: str, timeout: float | None=None) -> Batch:
+        """Wait until a batch has its outcome or has expired, and return it."""
+    async def jobs(self, batch_id: str) -> JobViews:
+        """Return all members in the order of enqueue."""
+    async def results(self, batch_id: str, *, default: Any=...) -> Results:
+        """Return the result of every member in the order of enqueue, as JSON."""
     async def failures(self, batch_id: str) -> Sequence[MemberFailures]:
         """Return dead members by code, most frequent first."""
     async def history(self, batch_id: str) -> Sequence[Event]:
@@ -116,26 +132,32 @@ class AsyncKinds:
         """Start no more jobs of a kind until then or until it is released."""
     async def release(self, name: str, *, reason: str='') -> KindStatus:
         """End a hold and forget the counted deaths. A kind that is not held is not changed."""
+    async def try_one(self, name: str, *, reason: str='') -> KindStatus:
+        """Let one waiting job of a held kind run; the others still wait."""
 
 class AsyncFailures:
     """`app.aio.failures`: the methods of `Failures`, awaitable."""
-    async def groups(self, filter: str='', *, owner: str | None=None, limit: int=100, before: str | None=None, private: bool=True) -> GroupList:
+    async def groups(self, filter: str='', *, owner: str | None=None, limit: int=100, before: str | None=None, private: bool=True, history: bool=False) -> GroupList:
         """List the groups with the newest deaths, those that need attention first."""
-    async def get(self, fingerprint: str, *, owner: str | None=None, private: bool=False) -> FailureGroup:
-        """Return one group. `private`: include message and trace of the sample, not for owners."""
+    async def get(self, fingerprint: str, *, owner: str | None=None, private: bool=False, sample: str | None=None) -> FailureGroup:
+        """Return one group."""
     async def complete_fingerprint(self, prefix: str, *, owner: str | None=None) -> str:
-        """Return the fingerprint that begins with `prefix`; `prefix` itself if none does."""
+        """Return the fingerprint that begins with `prefix`."""
     async def mute(self, fingerprint: str, *, until: DurationOrTime | None=None, reason: str='', owner: str | None=None) -> FailureGroup:
         """Hide a known cause until `until`; without it, until `unmute`."""
     async def unmute(self, fingerprint: str, *, reason: str='', owner: str | None=None) -> FailureGroup:
         """End a mute. A group that is not muted stays as it is."""
-    async def resolve(self, fingerprint: str, *, note: str='', owner: str | None=None) -> FailureGroup:
+    async def resolve(self, fingerprint: str, *, in_release: str='', note: str='', owner: str | None=None) -> FailureGroup:
         """Record that the cause is fixed. If a job dies of it later, the group has regressed."""
     async def reopen(self, fingerprint: str, *, reason: str='', owner: str | None=None) -> FailureGroup:
         """Set a muted or resolved group back to open."""
+    async def assign(self, fingerprint: str, person: str, *, reason: str='', owner: str | None=None) -> FailureGroup:
+        """Name the person who works on a cause; "" for nobody. Its other marks stay."""
 
 class AsyncEvents:
     """`app.aio.events`: the methods of `Events`, awaitable."""
+    def follow(self, filter: str='', *, after: int | None=None, heartbeat: float | None=None) -> AsyncIterator[Event]:
+        """Yield events as they happen, in order, for a page or program that shows them."""
     async def list(self, *, actor: str | None=None, since: DurationOrTime | None=None, until: DurationOrTime | None=None, type: str | Sequence[str]=(), job: str | None=None, owner: str | None=None, limit: int=50, before: int | None=None) -> EventList:
         """List manual actions, newest first, each with actor, time, reason, before and after."""
 
@@ -187,6 +209,21 @@ class AsyncOperations:
         """Continue a paused operation."""
     async def abort(self, operation: str, *, reason: str='', owner: str | None=None) -> Operation:
         """End an operation. Jobs that were not sent stay untouched; the others are not affected."""
+
+class AsyncReleases:
+    """`app.aio.releases`: the methods of `Releases`, awaitable."""
+    async def list(self, *, limit: int=50) -> list[Release]:
+        """List the releases, the newest first."""
+    async def get(self, name: str) -> Release:
+        """Return one release."""
+    async def find_previous(self, name: str) -> str:
+        """Return the release that was first seen before another one."""
+    async def compare(self, before: str, after: str, *, kind: str | None=None) -> ReleaseComparison:
+        """Compare the failures of two releases, kind by kind and cause by cause."""
+    async def hold(self, name: str, *, kind: str | None=None, until: DurationOrTime | None=None, reason: str='') -> Release:
+        """Let workers of a release claim no more jobs. Running jobs continue."""
+    async def unhold(self, name: str, *, kind: str | None=None, reason: str='') -> Release:
+        """End the hold of a release, or of one of its kinds."""
 
 class AsyncPolicies:
     """`app.aio.policy`: the methods of `Policies`, awaitable."""
@@ -251,6 +288,9 @@ class AsyncDeliveries:
     async def retry(self, delivery: str, *, owner: str | None=None, reason: str='') -> Delivery:
         """Send a message again, with the same id for the receiver."""
 
+T = TypeVar("T")
+async def run_on_thread(method: Callable[..., T], *args: Any, **options: Any) -> T: ...
+
 class AsyncServices:
     def __init__(self, services: Any) -> None: ...
     jobs: AsyncJobs
@@ -263,6 +303,7 @@ class AsyncServices:
     keys: AsyncKeys
     alerts: AsyncAlerts
     operations: AsyncOperations
+    releases: AsyncReleases
     policy: AsyncPolicies
     schedules: AsyncSchedules
     status: AsyncStatusLinks

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import time
+from asyncio import _get_running_loop
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -13,45 +15,81 @@ from typing import (
     Generic,
     ParamSpec,
     Protocol,
+    TypeAlias,
     TypeVar,
+    Union,
     final,
     overload,
 )
 
+from typing_extensions import TypeVar as DefaultTypeVar
+
 from mulligan.config import RetentionSection
 from mulligan.core.durations import SECOND, check_duration
-from mulligan.core.errors import ConfigError, Duration, DurationOrTime, Fail, Refused
+from mulligan.core.errors import (
+    Cancel,
+    ConfigError,
+    Duration,
+    DurationOrTime,
+    Fail,
+    Hold,
+    Park,
+    PayloadRefused,
+    Refused,
+    Retry,
+    Snooze,
+    UnknownOption,
+)
+from mulligan.core.format import one_line
 from mulligan.core.job import Job, NewJob, Unique
-from mulligan.failures.matcher import Rulebook
-from mulligan.failures.rule_sources import load_rulebook, rules_to_dicts, validate_kind_rules
+from mulligan.core.suggest import describe_unknown, did_you_mean, name_unknown_options, warn_caller
+from mulligan.failures.rule_sources import (
+    Rules,
+    load_rulebook,
+    rules_to_dicts,
+    validate_kind_rules,
+)
 from mulligan.failures.rules import Rule
 from mulligan.jobs.enqueue import EnqueueApp, enqueue, insert, new_jobs
 from mulligan.jobs.filter import is_argument_path
 from mulligan.jobs.options import (
     EnqueueOptions,
     check_cost,
+    check_limit,
+    check_log,
     check_memory_limit,
     check_priority,
-    check_timeout,
     format_uses,
     job_template,
 )
 from mulligan.manifest.arguments import Arguments, build_callback, check_editable
-from mulligan.manifest.specs import DEFAULT_TIMEOUT, Handler, KindSpec, check_name
+from mulligan.manifest.schema import check_payload
+from mulligan.manifest.specs import (
+    ARGUMENT_FIELD,
+    DEFAULT_RECORDS,
+    DEFAULT_TIMEOUT,
+    Handler,
+    KindSpec,
+    check_name,
+)
 from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
     from mulligan.batches.service import Batch
     from mulligan.config import Settings
-    from mulligan.core.attempt import Failure
-    from mulligan.failures.facts import Facts
     from mulligan.manifest.specs import QueueSpec
-    from mulligan.storage.base import Transaction
+    from mulligan.storage.base import Store, Transaction
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+# With a default, so that `Kind[[int], str]` stays a type.
+R_co = DefaultTypeVar("R_co", covariant=True, default=Any)
+# What a handler may return instead of a result. Listed one by one: pyright removes only exact
+# matches from a union, so that jobs of `-> str | Retry` are `Job[str]`.
+Returned: TypeAlias = Union[T, Cancel, Fail, Hold, Park, Retry, Snooze]  # noqa: UP007
 
 
 class KindApp(EnqueueApp, Protocol):
@@ -71,8 +109,12 @@ class UntypedParameter:
     """
 
 
-class Kind(Generic[P, R]):
-    """A registered handler. Call it like the function it decorates, or enqueue it."""
+class Kind(Generic[P, R, R_co]):
+    """A registered handler. Call it like the function it decorates, or enqueue it.
+
+    For type checkers: its parameters, what the call returns, and the result of its jobs, which
+    differs for async functions.
+    """
 
     def __init__(
         self, app: KindApp, handler: Handler, function: Callable[..., R], options: EnqueueOptions
@@ -102,6 +144,20 @@ class Kind(Generic[P, R]):
         """Call the function directly, for unit tests."""
         return self._function(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        options = describe_set_options(self._options)
+        return f"<Kind {self.name}{self._handler.arguments.describe()}{options}>"
+
+    if not TYPE_CHECKING:  # checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown attribute; name what a method of another library is called here."""
+            message = f"a Kind has no attribute {name!r}."
+            if not name.startswith("_"):
+                message += describe_missing_method(self, name)
+            raise AttributeError(message)
+
+    @name_unknown_options
     def options(  # noqa: PLR0913 - public API: one keyword per option
         self,
         *,
@@ -119,7 +175,7 @@ class Kind(Generic[P, R]):
         connection: Any = None,
         traceparent: str | None = None,
         tracestate: str | None = None,
-    ) -> Kind[P, R]:
+    ) -> Kind[P, R, R_co]:
         """Return this kind with options for the next enqueue."""
         options = EnqueueOptions(
             queue=queue,
@@ -139,26 +195,39 @@ class Kind(Generic[P, R]):
         )
         return Kind(self._app, self._handler, self._function, options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self: Kind[P, Any, Returned[T]], *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Enqueue a job. It is durable on return, or with `connection=` on that commit."""
+        if _get_running_loop() is not None:
+            warn_on_event_loop("enqueue", "enqueue_async", self._options.connection)
         new = self._new_jobs([self._handler.arguments.bind(args, kwargs)])
         return enqueue(self._app, new, self._options.connection)[0]
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def enqueue_async(
+        self: Kind[P, Any, Returned[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]:
         """Enqueue a job from a coroutine."""
         new = self._new_jobs([self._handler.arguments.bind(args, kwargs)])
         jobs = await self._app.insert_async(new, self._options.connection)
         return jobs[0]
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+    def enqueue_many(
+        self: Kind[P, Any, Returned[T]], payloads: Iterable[Mapping[str, Any]]
+    ) -> list[Job[T]]:
         """Enqueue all jobs or none, in one round trip."""
+        if _get_running_loop() is not None:
+            connection = self._options.connection
+            warn_on_event_loop("enqueue_many", "enqueue_many_async", connection)
         return enqueue(self._app, self._new_jobs(payloads), self._options.connection)
 
-    async def enqueue_many_async(self, payloads: Iterable[Mapping[str, Any]]) -> list[Job]:
+    async def enqueue_many_async(
+        self: Kind[P, Any, Returned[T]], payloads: Iterable[Mapping[str, Any]]
+    ) -> list[Job[T]]:
         """Enqueue many jobs from a coroutine."""
         return await self._app.insert_async(self._new_jobs(payloads), self._options.connection)
 
-    def reject(self, reason: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def reject(
+        self: Kind[P, Any, Returned[T]], reason: Fail, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]:
         """Record a job that is refused before it runs: dead at once, visible to its owner.
 
         If another job holds its unique key, that job is returned and nothing is written. A manual
@@ -173,12 +242,14 @@ class Kind(Generic[P, R]):
             message = f"reject() takes Fail(...) as its first argument, not {request!r:.80}"
             raise Refused(message)
         with self._app.store.begin() as tx:
-            [job] = insert(tx, [new], self._app.jobs.get)
+            [job] = insert(tx, [new], self._app.jobs)
             if not job.deduplicated:
                 _kill(tx, job, self._handler, reason)
         return replace(job.refresh(), deduplicated=job.deduplicated)
 
-    async def reject_async(self, reason: Fail, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def reject_async(
+        self: Kind[P, Any, Returned[T]], reason: Fail, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]:
         """Record a refused job from a coroutine."""
         return await asyncio.to_thread(self.reject, reason, *args, **kwargs)
 
@@ -191,7 +262,7 @@ class Kind(Generic[P, R]):
                 "Leave out batch=, unique= and connection=."
             )
             raise Refused(message)
-        kind: Kind[P, R] = Kind(
+        kind: Kind[P, R, R_co] = Kind(
             self._app, self._handler, self._function, replace(options, owner=owner)
         )
         return kind._new_jobs([arguments])[0]
@@ -219,16 +290,76 @@ class Kind(Generic[P, R]):
         return template
 
 
+def warn_on_event_loop(method: str, instead: str, connection: Any) -> None:
+    """Warn that a call blocks the event loop. Python shows a warning once per line of code.
+
+    A caller's connection may be a bridge to an async driver, which does not block.
+    """
+    if connection is None:
+        message = (
+            f"{method}() blocks the event loop until the database has answered. "
+            f"In a coroutine use: await {instead}(…)"
+        )
+        warn_caller(message, RuntimeWarning)
+
+
+def describe_set_options(options: EnqueueOptions) -> str:
+    """Return the options that are set: ` with delay=30, owner='acme'`; empty without any."""
+    values = {spec.name: (getattr(options, spec.name), spec.default) for spec in fields(options)}
+    shown = [
+        f"{name}={value!r:.80}" for name, (value, default) in values.items() if value != default
+    ]
+    return f" with {', '.join(shown)}" if shown else ""
+
+
+# Methods that enqueue in Celery, RQ, Dramatiq, Huey, Procrastinate and Sidekiq's relatives.
+ENQUEUE_ELSEWHERE = frozenset(
+    [
+        "delay",
+        "send",
+        "defer",
+        "defer_async",
+        "kiq",
+        "push",
+        "perform_async",
+        "submit",
+        "apply",
+        "s",
+        "si",
+    ]
+)
+OPTIONS_ELSEWHERE = frozenset(
+    [
+        "apply_async",
+        "send_with_options",
+        "configure",
+        "schedule",
+        "enqueue_at",
+        "enqueue_in",
+        "using",
+    ]
+)
+
+
+def describe_missing_method(kind: Kind[Any, Any], name: str) -> str:
+    """Return what to write instead of a method that a kind does not have."""
+    function = getattr(kind.__wrapped__, "__name__", kind.name)
+    arguments = ", ".join(f"{argument}=…" for argument in kind.handler.arguments.names)
+    if name in ENQUEUE_ELSEWHERE:
+        return f" Enqueue a job: {function}.enqueue({arguments})"
+    if name in OPTIONS_ELSEWHERE:
+        return f" Enqueue with options: {function}.options(delay=30).enqueue({arguments})"
+    return did_you_mean(name, [one for one in dir(kind) if not one.startswith("_")])
+
+
 def _kill(tx: Transaction, job: Job, handler: Handler, reason: Fail) -> None:
     """End a job that this transaction inserted, so that no worker ever sees it queued."""
-    from mulligan.failures.classify import classify_facts
     from mulligan.jobs.queries import JobQueries
+    from mulligan.worker.runner.execute import make_classifier
     from mulligan.worker.runner.outcomes import outcome_of_request
     from mulligan.worker.upkeep import expire_jobs
 
-    def classify(facts: Facts) -> Failure:
-        return classify_facts(facts._replace(uses=job.uses), handler.rulebooks())
-
+    classify = make_classifier(handler, ",".join(job.uses))
     failure = outcome_of_request(reason, tx.now(), classify).failure
     row = JobQueries(tx).get_job(job.id)
     assert failure is not None  # noqa: S101 - the outcome of a Fail always has a failure
@@ -241,32 +372,57 @@ class JobDecorator(Protocol):
 
     @overload
     def __call__(
+        self, function: Callable[Concatenate[UntypedParameter, P], Coroutine[Any, Any, T]], /
+    ) -> Kind[..., Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(
         self, function: Callable[Concatenate[UntypedParameter, P], R], /
-    ) -> Kind[..., R]: ...
+    ) -> Kind[..., R, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Kind[P, Coroutine[Any, Any, T], T]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Kind[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Kind[P, R, R]: ...
+
+
+def job_signature(overloads: Sequence[Callable[..., Any]]) -> inspect.Signature:
+    """Return the signature of `app.job`: a function, and the options of its last overload."""
+    own, *options = inspect.signature(overloads[-1]).parameters.values()
+    function = inspect.Parameter("function", inspect.Parameter.POSITIONAL_ONLY, default=None)
+    own = own.replace(kind=inspect.Parameter.POSITIONAL_ONLY)
+    return inspect.Signature([own, function, *options])
 
 
 # --- Registration ---
 
 MAX_INDEXED = 10
+MAX_TITLE = 120  # characters
 
 
 def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     function: Callable[..., Any],
     retention_settings: RetentionSection,
-    app_rules: Callable[[], Rulebook],
+    app_rules: Rules,
     *,
     name: str | None = None,
+    title: str = "",
     queue: str = "default",
     priority: int = 0,
     uses: Any = None,
     policy: Policy | None = None,
     timeout: Duration = DEFAULT_TIMEOUT / SECOND,
     isolate: bool = False,
+    once: bool = False,
     memory_limit: int | None = None,
+    stall: Duration | None = None,
+    log: int = DEFAULT_RECORDS,
     unique: Unique | None = None,
     rules: Rule | Sequence[Rule] = (),
     shadow: Policy | None = None,
@@ -278,27 +434,41 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     index: str | Sequence[str] = (),
 ) -> Handler:
     """Check the options of `@app.job` and return the handler."""
+    _check_function(function)
     arguments = Arguments(function, Context)
     kind = name or function.__qualname__
+    arguments.check_types(kind)
+    has_fields = not callable(uses) and "{" in format_uses(uses)
+    is_dynamic = callable(uses) or has_fields
+    uses_function = uses if callable(uses) else None
+    uses_template = _check_uses_template(kind, uses, arguments) if has_fields else ""
+    static_uses = "" if is_dynamic else format_uses(uses)
+    kept_for = None
+    if retention is not None:
+        kept_for = check_duration("retention", retention)
+    has_callback = done is not None or can_retry is not None
     spec = KindSpec(
         name=kind,
+        title=_check_title(kind, title, arguments),
         queue=check_name("queue", queue),
         priority=check_priority(priority),
-        timeout=check_timeout(timeout) or DEFAULT_TIMEOUT,
+        timeout=check_limit("timeout", timeout) or DEFAULT_TIMEOUT,
         policy=encode_policy(policy),
         isolate=isolate,
+        once=_check_once(kind, once, policy),
         memory_limit=check_memory_limit(memory_limit),
-        retention=None if retention is None else check_duration("retention", retention),
-        uses="" if callable(uses) else format_uses(uses),
+        stall=check_limit("stall", stall),
+        log=check_log(log),
+        retention=kept_for,
+        uses=static_uses,
         schema=arguments.schema(),
         rules=rules_to_dicts(validate_kind_rules(kind, rules)),
         shadow=encode_policy(shadow),
         editable=check_editable(editable, arguments),
-        uses_by_payload=callable(uses),
+        uses_by_payload=is_dynamic,
+        uses_template=uses_template,
         index=_check_index(kind, index, arguments),
-        needs_history=arguments.context_name is not None
-        or done is not None
-        or can_retry is not None,
+        needs_history=arguments.context_name is not None or has_callback,
         **_unique_options(unique),
     )
     _check_unique(spec, unique, retention_settings)
@@ -308,12 +478,78 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
         arguments=arguments,
         is_async=inspect.iscoroutinefunction(function),
         cost=check_cost(cost),
-        uses=uses if callable(uses) else None,
-        unique=unique,
-        rulebooks=_rulebooks(spec.rules, app_rules),
+        uses=uses_function,
+        kind_rules=load_rulebook(spec.rules),
+        app_rules=app_rules,
         done=build_callback("done", done, arguments, Context, in_attempt=True),
         can_retry=build_callback("can_retry", can_retry, arguments, Context, in_attempt=False),
     )
+
+
+def check_option_names(options: Mapping[str, Any]) -> None:
+    """Refuse an option that `@app.job` does not have, and say where it belongs."""
+    known: Mapping[str, Any] = build_handler.__kwdefaults__ or {}
+    for name, value in options.items():
+        if name not in known:
+            advice = _describe_other_option(name, value)
+            message = advice or describe_unknown("@app.job", name, known)
+            raise UnknownOption(message)
+
+
+# What other libraries call the fields of a policy.
+POLICY_ELSEWHERE = {
+    "retries": "max_retries",
+    "retry": "max_retries",
+    "max_attempts": "max_retries",
+    "retry_backoff": "backoff",
+    "default_retry_delay": "backoff",
+    "min_backoff": "backoff",
+    "max_backoff": "backoff",
+}
+
+
+def _describe_other_option(name: str, value: Any) -> str:
+    """Return where an option of a policy or of a single job is written; empty for others."""
+    refusal = f"@app.job has no option {name!r}"
+    field = POLICY_ELSEWHERE.get(name, name)
+    if field in {spec.name for spec in fields(Policy)}:
+        shown = "…" if field == "backoff" else f"{value!r:.80}"
+        return f"{refusal}. Write policy=Policy({field}={shown})"
+    if name in {spec.name for spec in fields(EnqueueOptions)}:
+        return f"{refusal}: each job has its own. Write YOUR_FUNCTION.options({name}=…).enqueue(…)"
+    if name == "bind":
+        return f"{refusal}. To get the context, annotate a parameter: ctx: Context"
+    if name == "autoretry_for":
+        return (
+            f"{refusal}: every failure is classified, and retried if its class allows it. "
+            'Add rules=Rule("…", type="YourError", code="…", cls="transient") for your own errors.'
+        )
+    return ""
+
+
+def _check_function(function: Any) -> None:
+    """Refuse what cannot be a handler: a class, or a generator, whose items would be the result."""
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isclass(function):
+        message = f"@app.job: {name} is a class. Decorate a function."
+        raise ConfigError(message)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        message = (
+            f"@app.job: {name} is a generator function. A job has one result: return a list, or "
+            "save what is done with ctx.checkpoint()."
+        )
+        raise ConfigError(message)
+
+
+def _check_once(kind: str, once: Any, policy: Policy | None) -> bool:
+    """Refuse a policy with retries for a handler that may start at most once."""
+    if once and policy is not None and policy.max_retries:
+        message = (
+            f"kind {kind!r}: once=True allows no retries, but its policy sets"
+            f" max_retries={policy.max_retries}. Remove one of them."
+        )
+        raise ConfigError(message)
+    return bool(once)
 
 
 def _check_index(kind: str, index: Any, arguments: Arguments) -> tuple[str, ...]:
@@ -334,11 +570,46 @@ def _check_index(kind: str, index: Any, arguments: Arguments) -> tuple[str, ...]
             "allowed: each adds a row per job."
         )
         raise ConfigError(message)
-    _check_known_arguments(kind, unique_paths, arguments)
+    _check_known_arguments(kind, "index", unique_paths, arguments)
     return unique_paths
 
 
-def _check_known_arguments(kind: str, paths: Iterable[str], arguments: Arguments) -> None:
+def _check_uses_template(kind: str, uses: Any, arguments: Arguments) -> str:
+    """Return dependency keys with arguments in braces, such as "account-{account}"."""
+    template = format_uses(uses)
+    _check_template(kind, "uses", template, "account-{account}", arguments)
+    return template
+
+
+def _check_title(kind: str, title: Any, arguments: Arguments) -> str:
+    """Return a title with arguments in braces, such as "Invoice {order}"."""
+    if not isinstance(title, str) or len(title) > MAX_TITLE or title != one_line(title, MAX_TITLE):
+        message = (
+            f"kind {kind!r}: title must be one line of at most {MAX_TITLE} characters, "
+            f"not {title!r:.80}"
+        )
+        raise ConfigError(message)
+    _check_template(kind, "title", title, "Invoice {order}", arguments)
+    return title
+
+
+def _check_template(
+    kind: str, option: str, template: str, example: str, arguments: Arguments
+) -> None:
+    """Refuse braces that do not hold an argument of the handler."""
+    paths = ARGUMENT_FIELD.findall(template)
+    if "{" in ARGUMENT_FIELD.sub("", template) or not all(map(is_argument_path, paths)):
+        message = (
+            f"kind {kind!r}: {option}={template!r:.80} has braces without an argument. "
+            f'Write "{example}".'
+        )
+        raise ConfigError(message)
+    _check_known_arguments(kind, option, paths, arguments)
+
+
+def _check_known_arguments(
+    kind: str, option: str, paths: Iterable[str], arguments: Arguments
+) -> None:
     parameters = arguments.public_signature.parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return
@@ -346,24 +617,10 @@ def _check_known_arguments(kind: str, paths: Iterable[str], arguments: Arguments
     unknown = [path for path in paths if path.partition(".")[0] not in names]
     if unknown:
         message = (
-            f"kind {kind!r}: index={unknown[0]!r} is not an argument of the handler. "
-            f"It takes {', '.join(sorted(names))}."
+            f"kind {kind!r}: {option} names {unknown[0]!r}, which is not an argument of the "
+            f"handler. It takes {', '.join(sorted(names))}."
         )
         raise ConfigError(message)
-
-
-def _rulebooks(
-    rules: Sequence[Mapping[str, Any]], app_rules: Callable[[], Rulebook]
-) -> Callable[[], tuple[Rulebook, ...]]:
-    """Return a function that yields the kind's rules, then the app's current rules."""
-    kind_book = load_rulebook(rules)
-    kind_books = (kind_book,) if kind_book.rules else ()
-
-    def rulebooks() -> tuple[Rulebook, ...]:
-        app_book = app_rules()
-        return (*kind_books, app_book) if app_book.rules else kind_books
-
-    return rulebooks
 
 
 def _unique_options(unique: Any) -> dict[str, Any]:
@@ -399,3 +656,80 @@ def _check_unique(spec: KindSpec, unique: Any, retention: RetentionSection) -> N
                 f"kept ({retained / SECOND:g} s). Raise retention or shorten for_."
             )
             raise ConfigError(message)
+
+
+# --- Kinds by name: enqueue without the handler ---
+
+MANIFEST_CACHE_SECONDS = 5.0  # how long stored manifests of other apps are cached
+
+
+class StoredKinds:
+    """Kinds and queues that stored manifests declare, at most five seconds old."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._read_at = 0.0
+        self._kinds: Mapping[str, Sequence[KindSpec]] = {}
+        self.queues: Mapping[str, QueueSpec] = {}
+
+    def find(self, kind: str) -> Sequence[KindSpec]:
+        """Return the declarations of a kind, the newest first."""
+        if kind not in self._kinds or time.monotonic() - self._read_at > MANIFEST_CACHE_SECONDS:
+            self._read()
+        return self._kinds.get(kind, ())
+
+    def _read(self) -> None:
+        from mulligan.manifest.declared import load_kind_versions, load_queues
+
+        with self._store().read() as tx:
+            self._kinds = load_kind_versions(tx)
+            self.queues = load_queues(tx, tx.now())
+        self._read_at = time.monotonic()
+
+    def find_accepting(self, kind: str, payload: Any) -> KindSpec:
+        """Return the newest declaration of a kind that accepts this payload.
+
+        During a deploy several are in force, and workers of each run the jobs it accepts. An
+        unknown kind is accepted: a worker that knows it may start later.
+        """
+        refusals = []
+        for spec in self.find(kind):
+            try:
+                check_payload(kind, payload, spec.schema)
+            except PayloadRefused as error:
+                refusals.append(error)
+                continue
+            _refuse_computed_uses(spec)
+            return spec
+        if refusals:
+            raise refusals[0]
+        return KindSpec(kind)
+
+
+def _refuse_computed_uses(spec: KindSpec) -> None:
+    if spec.uses_by_payload and not spec.uses_template:
+        message = (
+            f"{spec.name}: a function of the app computes its dependencies, and this process has "
+            'not loaded the app. Enqueue it in the app, or declare uses="name-{argument}".'
+        )
+        raise PayloadRefused(message)
+
+
+def check_mapping(kind: str, payload: Any) -> dict[str, Any]:
+    """Return a payload as a dict, or refuse it."""
+    if not isinstance(payload, Mapping | None):
+        message = (
+            f"enqueue({kind!r}): the payload must be a mapping of arguments by name, "
+            f"not {type(payload).__name__}"
+        )
+        raise PayloadRefused(message)
+    return dict(payload or {})
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> EnqueueOptions:
+    """Return the options of an enqueue by name, or refuse unknown ones."""
+    known = [spec.name for spec in fields(EnqueueOptions)]
+    for name in options:
+        if name not in known:
+            raise PayloadRefused(describe_unknown(f"enqueue({kind!r})", name, known))
+    return EnqueueOptions(**options)

@@ -6,16 +6,44 @@ Modules that talk to the database are imported on first use, so that runners sta
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from asyncio import _get_running_loop
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import cached_property
-from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from functools import cached_property, partial
+from random import Random
+from threading import Lock
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_overloads,
+    overload,
+)
 
-from mulligan.app.kind import JobDecorator, Kind, UntypedParameter, build_handler
+from mulligan.app.kind import (
+    JobDecorator,
+    Kind,
+    StoredKinds,
+    UntypedParameter,
+    build_handler,
+    check_mapping,
+    check_option_names,
+    check_options,
+    job_signature,
+    warn_on_event_loop,
+)
 from mulligan.app.services import WEEK, AppServices, AsyncApp
-from mulligan.config import Settings, read_settings
+from mulligan.config import (
+    CODE,
+    UNPUBLISHED_SETTINGS,
+    Settings,
+    check_declared,
+    read_settings,
+)
 from mulligan.core.errors import (
     ConfigError,
     Duration,
@@ -25,10 +53,17 @@ from mulligan.core.errors import (
     StoreUnavailable,
 )
 from mulligan.core.job import Job, NewJob, Unique
+from mulligan.core.suggest import name_unknown_options
 from mulligan.failures.rule_sources import Rules, rules_to_dicts
 from mulligan.failures.rules import Rule
 from mulligan.jobs.enqueue import enqueue, new_job
 from mulligan.jobs.options import EnqueueOptions
+from mulligan.manifest.arguments import to_json
+from mulligan.manifest.hooks import (
+    DEFAULT_HOOK_TIMEOUT,
+    build_around_hook,
+    build_failure_hook,
+)
 from mulligan.manifest.specs import (
     DELIVER_KIND,
     Handler,
@@ -42,7 +77,9 @@ from mulligan.manifest.specs import (
 )
 from mulligan.notifications import DELIVERY_KIND_OPTIONS
 from mulligan.observability.tracing import OtelTracer
+from mulligan.releases.detect import find_release
 from mulligan.retries.policy import Policy, encode_policy
+from mulligan.storage import check_driver
 from mulligan.worker.runner.context import Context
 
 if TYPE_CHECKING:
@@ -58,26 +95,48 @@ NO_TABLES = (
     "the database has no Mulligan tables yet, and your open transaction prevents their creation. "
     'Run "mulligan migrate", or call app.open() when your program starts.'
 )
-MANIFEST_CACHE_SECONDS = 5.0  # how long stored manifests of other apps are cached
-
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mulligan(AppServices):
     """An app on one database: "sqlite:///file.db", "postgresql://…", or the one in the settings."""
 
     def __init__(
-        self, url: str | None = None, *, settings: Settings | None = None, release: str = ""
+        self,
+        url: str | None = None,
+        *,
+        name: str = "",
+        settings: Mapping[str, Any] | Settings | None = None,
+        release: str = "",
     ) -> None:
-        self.settings = settings or read_settings({"database_url": url, "release": release or None})
+        """Create an app. `name` tells apps on one database apart; default: `module:attribute`.
+
+        `settings` declares values by the names of mulligan.toml: {"worker.lease": 30}. Worker, web
+        and tests obey them; mulligan.toml and the environment win. A `Settings` object is used
+        unchanged.
+        """
+        self.name = check_name("app", name) if name else ""
+        self._declared_settings: dict[str, Any] = {}
+        if isinstance(settings, Settings):
+            self.settings = settings
+        else:
+            if settings is not None:
+                self._declared_settings = check_declared(settings)
+            self.settings = read_settings(
+                {"database_url": url, "release": release or None},
+                declared=self._declared_settings,
+                flag_origin=CODE,
+            )
+        check_driver(self.settings.database_url)
         self.registry = Registry()
         self.registry.tracer = OtelTracer(self.settings.trace)
-        self._manifest_cache: tuple[float, dict[str, KindSpec], dict[str, QueueSpec]] = (
-            0.0,
-            {},
-            {},
-        )
+        self._stored_kinds = StoredKinds(lambda: self.store)
+        # Worker of `run_inline`, and what it was built from: the store, settings and declarations.
+        self._idle_inline: tuple[tuple[Any, ...], InlineWorker] | None = None
+        self._opening = Lock()
         self.rules = Rules(lambda: self.settings)
         self._register_delivery_kind(DELIVER_KIND, None)
 
@@ -90,8 +149,18 @@ class Mulligan(AppServices):
     @cached_property
     def store(self) -> Store:
         """Open the database on first use, so that importing an app touches none."""
+        with self._opening:  # two threads must not open it twice
+            store: Store = vars(self).get("store") or self._open_store()
+            vars(self)["store"] = store
+            return store
+
+    def _open_store(self) -> Store:
         store = self._connect()
-        store.prepare()
+        try:
+            store.prepare()
+        except BaseException:
+            store.close()
+            raise
         return store
 
     def _connect(self) -> Store:
@@ -137,6 +206,9 @@ class Mulligan(AppServices):
 
     def close(self) -> None:
         """Close the database. The next use opens it again."""
+        self._idle_inline = None
+        if "events" in vars(self):
+            self.events.followers.close()
         store = vars(self).pop("store", None)
         if store is not None:
             store.close()
@@ -145,39 +217,66 @@ class Mulligan(AppServices):
     def redirected(self, settings: Settings) -> Iterator[None]:
         """Use other settings and another database during the block, for `mulligan.testing`."""
         store = vars(self).pop("store", None)
-        before = self.settings, self._manifest_cache
-        self.settings, self._manifest_cache = settings, (0.0, {}, {})
+        before = self.settings, self._stored_kinds
+        self.settings, self._stored_kinds = settings, StoredKinds(lambda: self.store)
         try:
             yield
         finally:
             self.close()
-            self.settings, self._manifest_cache = before
+            self.settings, self._stored_kinds = before
             if store is not None:
                 self.store = store
 
     def manifest(self, app: str = "") -> Manifest:
-        """Return the app as data."""
-        return self.registry.manifest(app, self.settings.release, rules_to_dicts(self.rules))
+        """Return the app as data. `app`: its name, unless it was given one."""
+        return self.registry.manifest(
+            self.name or app,
+            self.settings.release or find_release(self.registry.source_files),
+            rules_to_dicts(self.rules),
+            {
+                name: value
+                for name, value in self._declared_settings.items()
+                if name not in UNPUBLISHED_SETTINGS
+            },
+        )
 
     # -- register ---------------------------------------------------------------------------------
     @overload
-    def job(self, function: Callable[Concatenate[UntypedParameter, P], R], /) -> Kind[..., R]: ...
+    def job(
+        self, function: Callable[Concatenate[UntypedParameter, P], Coroutine[Any, Any, T]], /
+    ) -> Kind[..., Coroutine[Any, Any, T], T]: ...
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R]: ...
+    def job(
+        self, function: Callable[Concatenate[UntypedParameter, P], R], /
+    ) -> Kind[..., R, R]: ...
     @overload
-    def job(self, function: Callable[P, R], /) -> Kind[P, R]: ...
+    def job(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> Kind[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> Kind[P, R, R]: ...
+    @overload
+    def job(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Kind[P, Coroutine[Any, Any, T], T]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Kind[P, R, R]: ...
     @overload
     def job(
         self,
         *,
         name: str | None = None,
+        title: str = "",
         queue: str = "default",
         priority: int = 0,
         uses: str | Sequence[str] | Callable[[Any], Any] | None = None,
         policy: Policy | None = None,
         timeout: Duration = 300,
         isolate: bool = False,
+        once: bool = False,
         memory_limit: int | None = None,
+        stall: Duration | None = None,
+        log: int = 200,
         unique: Unique | None = None,
         rules: Rule | Sequence[Rule] = (),
         shadow: Policy | None = None,
@@ -189,7 +288,43 @@ class Mulligan(AppServices):
         index: str | Sequence[str] = (),
     ) -> JobDecorator: ...
     def job(self, *functions: Any, **options: Any) -> Any:
-        """Register a handler: `@app.job` or `@app.job(queue="render", timeout=300, …)`."""
+        """Register a handler: `@app.job`, or `@app.job(queue="render", timeout=300)`.
+
+        Returns a `Kind`: call it like the function, or `enqueue` it. A parameter annotated with
+        `Context` gets the attempt; all others are the payload. Durations are seconds or timedeltas.
+
+        Where and when:
+
+        - `name`: name of the kind; default: the function's qualified name.
+        - `title`: what lists and pages call a job: "Invoice {order} for {customer}".
+        - `queue`, `priority`: from -9 (first) to 9 (last).
+        - `uses`: dependencies: names, "account-{account}", or a function of the payload.
+        - `unique`: a `Unique`: enqueue no second job with the same key.
+
+        What happens after a failure:
+
+        - `policy`: a `Policy`: how often to retry, how long apart, until when.
+        - `rules`: failure rules of this kind; they come before the app's and the built-in ones.
+        - `once`: run at most once: never retried, and parked if the attempt is lost.
+        - `shadow`: a `Policy` that only records what it would have decided.
+        - `done`: a function that returns the result if the work exists already.
+        - `can_retry`: a function that returns why a manual retry is refused.
+        - `editable`: arguments that a manual retry may change.
+
+        Limits of an attempt:
+
+        - `timeout`: hard time limit of an attempt.
+        - `stall`: longest time without progress or a checkpoint; the code is STALLED.
+        - `isolate`: run each attempt alone in a process.
+        - `memory_limit`: resident memory of an attempt in bytes; implies `isolate`.
+
+        Bookkeeping:
+
+        - `retention`: how long finished jobs are kept.
+        - `log`: log records to keep with a failed attempt.
+        - `cost`: cost of an attempt, in any unit.
+        - `index`: arguments that `arg.` filters find fast.
+        """
         if not functions:
             return lambda function: self._register_job(function, **options)
         if len(functions) > 1 or not callable(functions[0]):
@@ -199,19 +334,24 @@ class Mulligan(AppServices):
             raise ConfigError(message)
         return self._register_job(functions[0], **options)
 
+    # For help(), documentation and editors: the options instead of `*functions, **options`.
+    job.__signature__ = job_signature(get_overloads(job))  # type: ignore[attr-defined]
+
     def _register_job(self, function: Callable[..., Any], **options: Any) -> Kind[Any, Any]:
         """Register a handler of the user. Refuse names that are reserved for Mulligan."""
+        check_option_names(options)
         check_user_name("kind", options.get("name") or function.__qualname__)
         check_user_name("queue", options.get("queue", "default"))
         return self._register(function, **options)
 
     def _register(self, function: Callable[..., Any], **options: Any) -> Kind[Any, Any]:
         retention = self.settings.retention
-        handler = build_handler(function, retention, lambda: self.rules.rulebook, **options)
+        handler = build_handler(function, retention, self.rules, **options)
         self.registry.add(handler)
         self._check_schedules(handler)
         return Kind(self, handler, function, EnqueueOptions())
 
+    @name_unknown_options
     def queue(
         self,
         name: str,
@@ -237,6 +377,7 @@ class Mulligan(AppServices):
         )
         self.registry.declare(spec)
 
+    @name_unknown_options
     def dependency(  # noqa: PLR0913 - public API: one keyword per option
         self,
         key: str,
@@ -296,6 +437,7 @@ class Mulligan(AppServices):
         no_retries = Policy(max_retries=0, max_losses=0)
         self._register(probe, name=PROBE_KIND, queue=PROBE_QUEUE, priority=-9, policy=no_retries)
 
+    @name_unknown_options
     def notify(
         self,
         on: str | Sequence[str],
@@ -326,14 +468,52 @@ class Mulligan(AppServices):
         spec = build_subscription_spec(
             on, to, owner=owner, name=name, form=form, filter_text=filter
         )
-        if spec.name in self.registry.subscriptions:
-            message = (
-                f"subscription {spec.name!r} is declared twice. Give one of them another name=."
-            )
-            raise ConfigError(message)
-        self.registry.subscriptions[spec.name] = spec
+        self.registry.declare(spec)
         self._register_delivery_kind(f"{DELIVER_KIND}.{spec.name}", check_channel(to))
         return None
+
+    @name_unknown_options
+    def on(
+        self,
+        events: str | Sequence[str],
+        *,
+        filter: str = "",  # noqa: A002 - public name
+        owner: str | None = None,
+        name: str | None = None,
+        queue: str = "reactions",
+        priority: int = -5,
+        policy: Policy | None = None,
+        timeout: Duration = 300,
+    ) -> Callable[[F], F]:
+        """Run a function as a job for each event: `@app.on("job.died", filter="kind:charge")`.
+
+        The function takes an `Event` and, if it is annotated, a `Context`. It runs at least once
+        per event, and for one job in the order of its events. Events about reactions start none.
+        The kind is the function's name unless `name` is given; the other options are those of
+        `@app.job`.
+        """
+
+        def register(function: F) -> F:
+            from mulligan.notifications.reactions import (
+                INDEX,
+                build_reaction_handler,
+                build_reaction_spec,
+            )
+
+            kind = self._register_job(
+                build_reaction_handler(function, lambda: self.store),
+                name=name or function.__qualname__,
+                queue=queue,
+                priority=priority,
+                policy=policy,
+                timeout=timeout,
+                index=INDEX,
+            )
+            spec = build_reaction_spec(kind.handler.spec, events, owner=owner, filter_text=filter)
+            self.registry.declare(spec)
+            return function
+
+        return register
 
     def _register_delivery_kind(self, kind: str, channel: Channel | None) -> None:
         """Register the built-in kind that sends messages through a declared or a stored channel."""
@@ -346,6 +526,7 @@ class Mulligan(AppServices):
 
         self._register(deliver, name=kind, **DELIVERY_KIND_OPTIONS)
 
+    @name_unknown_options
     def schedule(  # noqa: PLR0913 - public API: one keyword per option
         self,
         name: str,
@@ -366,9 +547,7 @@ class Mulligan(AppServices):
         """Enqueue a job of this kind at every slot of a cron expression. Any worker does it."""
         from mulligan.schedules.chore import check_schedule
 
-        if check_name("schedule", name) in self.registry.schedules:
-            message = f"schedule {name!r} is declared twice. Give one of them another name."
-            raise ConfigError(message)
+        check_name("schedule", name)
         handler = self._scheduled_handler(name, kind)
         options = EnqueueOptions(
             queue=queue,
@@ -383,7 +562,7 @@ class Mulligan(AppServices):
         spec = ScheduleSpec(name=name, cron=cron, kind=kind_name, timezone=timezone, missed=missed)
         arguments = {} if payload is None else payload
         limit = self.settings.limits.payload
-        self.registry.schedules[name] = check_schedule(spec, handler, arguments, options, limit)
+        self.registry.declare(check_schedule(spec, handler, arguments, options, limit))
 
     def _scheduled_handler(self, name: str, kind: Any) -> Handler | None:
         """Return the handler of a scheduled kind if this process knows it."""
@@ -423,9 +602,52 @@ class Mulligan(AppServices):
         self.registry.on_stop.append(function)
         return function
 
+    @overload
+    def around(self, function: F, /) -> F: ...
+    @overload
+    def around(self, *, timeout: Duration = ...) -> Callable[[F], F]: ...
+    def around(self, *functions: Any, timeout: Duration = DEFAULT_HOOK_TIMEOUT) -> Any:
+        """Run this context manager around every attempt, in its runner.
+
+        The function is a generator with one `yield`, or returns a context manager, sync or async.
+        It takes the attempt's `Context`, or nothing. Several nest in the order of registration.
+        What a hook raises, swallows or does not finish within `timeout` seconds changes no outcome.
+        """
+
+        def register(function: Any) -> Any:
+            self.registry.around.append(build_around_hook(function, timeout))
+            self.registry.version += 1
+            return function
+
+        return register(*functions) if functions else register
+
+    @overload
+    def on_failure(self, function: F, /) -> F: ...
+    @overload
+    def on_failure(self, *, timeout: Duration = ...) -> Callable[[F], F]: ...
+    def on_failure(self, *functions: Any, timeout: Duration = DEFAULT_HOOK_TIMEOUT) -> Any:
+        """Call this function, sync or async, with (job, attempt, failure) when an attempt fails.
+
+        It runs in a runner after the failure is classified, and is best effort. For a function that
+        must run for every death use `@app.on("job.died")`.
+        """
+
+        def register(function: Any) -> Any:
+            self.registry.on_failure.append(build_failure_hook(function, timeout))
+            self.registry.version += 1
+            return function
+
+        return register(*functions) if functions else register
+
     # -- enqueue ----------------------------------------------------------------------------------
     def enqueue(self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        """Enqueue by the name of a kind. Its handler checks the payload if this process has it."""
+        """Enqueue by the name of a kind.
+
+        Without its handler in this process, what the newest manifest declares applies: payload
+        schema, queue, priority, `unique` and `uses`. Nothing is converted then.
+        """
+        if _get_running_loop() is not None:
+            warn_on_event_loop("enqueue", "app.aio.enqueue", options.get("connection"))
         new, connection = self.new_job_by_name(kind, payload, options)
         return enqueue(self, [new], connection)[0]
 
@@ -442,30 +664,22 @@ class Mulligan(AppServices):
         if options.get("connection") is not None:
             self._store_for_caller()
         handler = self.registry.handlers.get(check_name("kind", kind))
-        spec = handler.spec if handler is not None else self._stored_spec(kind)
-        arguments = _check_payload(kind, payload)
+        arguments = check_mapping(kind, payload)
         if handler is not None:
+            spec = handler.spec
             arguments = handler.arguments.encode(arguments)
-        enqueue_options = _check_options(kind, options)
-        queues = {**self._manifest_cache[2], **self.registry.queues}
+        else:
+            arguments = json.loads(to_json(arguments, f"the payload of {kind}"))
+            spec = self._stored_kinds.find_accepting(kind, arguments)
+        enqueue_options = check_options(kind, options)
+        queues = {**self._stored_kinds.queues, **self.registry.queues}
         limit = self.settings.limits.payload
         new = new_job(spec, handler, arguments, enqueue_options, limit, queues)
         return new, enqueue_options.connection
 
-    def _stored_spec(self, kind: str) -> KindSpec:
-        """Return what the newest stored manifest declares of a kind, else the defaults.
-
-        An unknown kind is accepted: a worker that knows it may start later.
-        """
-        from mulligan.manifest.declared import load_kinds, load_queues
-
-        read_at, specs, _ = self._manifest_cache
-        if kind not in specs or time.monotonic() - read_at > MANIFEST_CACHE_SECONDS:
-            with self.store.read() as tx:
-                kinds = load_kinds(tx)
-                queues = load_queues(tx, tx.now())
-            self._manifest_cache = (time.monotonic(), kinds, queues)
-        return self._manifest_cache[1].get(kind) or KindSpec(kind)
+    def stored_specs(self, kind: str) -> Sequence[KindSpec]:
+        """Return what stored manifests declare of a kind, at most five seconds old."""
+        return self._stored_kinds.find(kind)
 
     def insert(
         self, new: Sequence[NewJob], connection: Any = None, *, actor: str = ""
@@ -478,16 +692,15 @@ class Mulligan(AppServices):
         return self._store_for_caller().join(connection)
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        """Insert on a thread, or through the bridge of SQLAlchemy's async connections."""
-        run_sync = getattr(connection, "run_sync", None)
-        if run_sync is None:
-            return await asyncio.to_thread(self.insert, new, connection)
-        # The first use may create the schema, which must not block the event loop.
-        await asyncio.to_thread(self.open)
-        jobs: list[Job] = await run_sync(lambda inner: self.insert(new, inner))
-        return jobs
+        """Insert on a thread, or in the transaction of an async connection."""
+        if connection is None:
+            return await asyncio.to_thread(self.insert, new)
+        from mulligan.storage.async_connections import call_with_connection
+
+        return await call_with_connection(partial(self.insert, new), connection, self.open)
 
     # -- batches ----------------------------------------------------------------------------------
+    @name_unknown_options
     def batch(
         self,
         name: str,
@@ -547,40 +760,34 @@ class Mulligan(AppServices):
     def metrics(self) -> str:
         """Return the metrics in the Prometheus format, at most five seconds old."""
         # Imported here: it loads a web server, which few apps need.
+        from mulligan.core.extras import check_extra
+
+        check_extra("web", "app.metrics()")
         from mulligan.observability import exporter
 
-        return exporter.metrics_text(self.store)
+        return exporter.metrics_text(self.store, self.settings.metrics_prefix)
 
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
         """Run due jobs in this process, one at a time. Return the number of attempts."""
-        return self.inline(seed).run(until_idle=until_idle)
+        built_from = (self.store, self.settings, self.registry.version, self.rules.version)
+        # Taken out while it runs: another thread that runs jobs at the same time builds its own.
+        kept, self._idle_inline = self._idle_inline, None
+        if kept is None or kept[0] != built_from:
+            kept = (built_from, self.inline(seed))
+        worker = kept[1]
+        worker.rng.seed(seed)
+        ran = worker.run(until_idle=until_idle)
+        self._idle_inline = kept
+        return ran
 
     def inline(self, seed: int | None = None) -> InlineWorker:
         """Return a worker in this process that you can drive step by step."""
         from mulligan.notifications.dispatcher import Dispatcher
         from mulligan.worker.inline import InlineWorker
 
-        rng = Random(SystemRandom().getrandbits(64) if seed is None else seed)
-        tasks = (Dispatcher(self.settings),)
+        rng = Random(seed)
+        dispatcher = Dispatcher(self.settings)
         return InlineWorker(
-            self.store, self.settings, self.registry, self.manifest("inline"), rng, tasks
+            self.store, self.settings, self.registry, self.manifest("inline"), rng, dispatcher
         )
-
-
-def _check_payload(kind: str, payload: Any) -> Any:
-    if not isinstance(payload, Mapping | None):
-        message = (
-            f"enqueue({kind!r}): the payload must be a mapping of arguments by name, "
-            f"not {type(payload).__name__}"
-        )
-        raise PayloadRefused(message)
-    return dict(payload or {})
-
-
-def _check_options(kind: str, options: Mapping[str, Any]) -> EnqueueOptions:
-    try:
-        return EnqueueOptions(**options)
-    except TypeError as error:
-        message = f"enqueue({kind!r}): {error}"
-        raise PayloadRefused(message) from None

@@ -6,7 +6,6 @@ their methods awaitable. A program that needs few services starts faster without
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.app.aio import AsyncServices
+from mulligan.app.aio import AsyncServices, run_on_thread
 
 if TYPE_CHECKING:
     from mulligan.access.keys import Keys, StatusLinks
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from mulligan.notifications.deliveries import Deliveries
     from mulligan.notifications.subscriptions import Subscriptions
     from mulligan.operations.service import Operations
+    from mulligan.releases.service import Releases
     from mulligan.retries.service import Policies
     from mulligan.schedules.service import Schedules
     from mulligan.storage.base import Store, Transaction
@@ -58,7 +58,7 @@ class Services:
     def jobs(self) -> Jobs:
         from mulligan.jobs.service import Jobs
 
-        return Jobs(lambda: self.store, self.settings, self.actor, self.registry.handlers)
+        return Jobs(lambda: self.store, lambda: self.settings, self.actor, self.registry.handlers)
 
     @cached_property
     def queues(self) -> Queues:
@@ -115,6 +115,12 @@ class Services:
         return Operations(lambda: self.store, self.actor)
 
     @cached_property
+    def releases(self) -> Releases:
+        from mulligan.releases.service import Releases
+
+        return Releases(lambda: self.store, self.actor)
+
+    @cached_property
     def policy(self) -> Policies:
         from mulligan.retries.service import Policies
 
@@ -151,20 +157,24 @@ class StoreServices(Services):
     def __init__(
         self,
         open_store: Callable[[], Store],
-        settings: Settings,
+        settings: Settings | Callable[[], Settings],
         actor: str,
         registry: Registry | None = None,
     ) -> None:
         from mulligan.manifest.specs import Registry
 
         self._open_store = open_store
-        self.settings = settings
+        self._settings = settings
         self.actor = actor
         self.registry = registry or Registry()
 
     @property
     def store(self) -> Store:
         return self._open_store()
+
+    @cached_property
+    def settings(self) -> Settings:  # type: ignore[override]
+        return self._settings() if callable(self._settings) else self._settings
 
 
 class AppServices(Services):
@@ -199,12 +209,15 @@ class AsyncApp(AsyncServices):
         self._app = app
 
     async def batch(self, name: str, *, connection: Any = None, **options: Any) -> Batch:
-        """Create a batch like `app.batch`, also in the transaction of an AsyncSession."""
-        if getattr(connection, "run_sync", None) is None:
-            return await asyncio.to_thread(self._app.batch, name, connection=connection, **options)
-        await asyncio.to_thread(self._app.open)
-        batch: Batch = await connection.run_sync(
-            lambda inner: self._app.batch(name, connection=inner, **options)
+        """Create a batch like `app.batch`, also in the transaction of an async connection."""
+        if connection is None:
+            return await run_on_thread(self._app.batch, name, **options)
+        from mulligan.storage.async_connections import call_with_connection
+
+        batch = await call_with_connection(
+            lambda inner: self._app.batch(name, connection=inner, **options),
+            connection,
+            self._app.open,
         )
         return replace(batch, _connection=connection)
 
@@ -216,16 +229,16 @@ class AsyncApp(AsyncServices):
         queue: str | None = None,
     ) -> Insight:
         """Return statistics like `app.insight`."""
-        return await asyncio.to_thread(self._app.insight, since, kind=kind, queue=queue)
+        return await run_on_thread(self._app.insight, since, kind=kind, queue=queue)
 
     async def metrics(self) -> str:
         """Return the Prometheus metrics like `app.metrics`."""
-        return await asyncio.to_thread(self._app.metrics)
+        return await run_on_thread(self._app.metrics)
 
     async def enqueue(
         self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> Job:
         """Enqueue a job by the name of its kind, like `app.enqueue`."""
-        new, connection = await asyncio.to_thread(self._app.new_job_by_name, kind, payload, options)
+        new, connection = await run_on_thread(self._app.new_job_by_name, kind, payload, options)
         jobs = await self._app.insert_async([new], connection)
         return jobs[0]

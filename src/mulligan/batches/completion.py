@@ -81,7 +81,7 @@ def update_after_move(
 
 
 def _restarts(row: JobRow, state: State) -> bool:
-    return state is State.QUEUED and row.state in TERMINAL
+    return state not in TERMINAL and row.state in TERMINAL
 
 
 def _ends(row: JobRow, state: State) -> bool:

@@ -10,7 +10,9 @@ WHERE id IN (SELECT id FROM {p}batch WHERE id = :id AND sealed_at IS NULL FOR UP
 -- Find members of a batch by unique key, in any state.
 -- `|| ''` keeps the planner from the index of members: it would read all of them.
 SELECT owner, kind, unique_key, id, payload FROM {p}job
-WHERE unique_key IS NOT NULL AND unique_key COLLATE "C" = ANY (CAST(:keys AS text[])) AND batch_id || '' = :batch_id
+WHERE unique_key IS NOT NULL
+  AND substr(unique_key, 1, 200) COLLATE "C" = ANY (ARRAY(SELECT substr(key, 1, 200) FROM unnest(CAST(:keys AS text[])) AS key))
+  AND unique_key = ANY (CAST(:keys AS text[])) AND batch_id || '' = :batch_id
 ORDER BY id DESC
 
 -- name: delete_batch

@@ -14,7 +14,7 @@ from mulligan.core.durations import Micros
 from mulligan.core.errors import UniqueRace
 from mulligan.core.event import Event
 from mulligan.core.job import JobRow
-from mulligan.events.bundles import parse_event
+from mulligan.events.queries import parse_event
 from mulligan.jobs.queries import JobQueries, PrunedJobs
 from mulligan.storage.base import Queries
 
@@ -100,7 +100,8 @@ class BatchQueries(Queries):
 
         Without `wait`, False also means that a transaction is adding members.
         """
-        return bool(self.tx.rows("seal_batch" if wait else "seal_free_batch", id=batch_id))
+        statement = "seal_batch" if wait else "seal_free_batch"
+        return bool(self.tx.rows(statement, id=batch_id))
 
     def cancel_batch(self, batch_id: str, reason: str) -> bool:
         """Cancel a batch and seal it. False: it was cancelled before."""
@@ -126,7 +127,8 @@ class BatchQueries(Queries):
     def lock_batches(self, ids: Sequence[str], *, wait: bool = True) -> list[str]:
         """Lock the progress of batches. Without `wait`, skip those that are locked."""
         statement = "lock_batches" if wait else "lock_free_batches"
-        return [row[0] for row in self.tx.rows(statement, ids=self.tx.array_param(ids))]
+        rows = self.tx.rows(statement, ids=self.tx.array_param(ids))
+        return [batch_id for (batch_id,) in rows]
 
     def list_completable_batches(self, ids: Sequence[str]) -> list[BatchRow]:
         """List sealed batches without outcome and unfinished members. Call `lock_batches` first."""
@@ -137,7 +139,9 @@ class BatchQueries(Queries):
 
     def count_batch_members(self, ids: Sequence[str]) -> list[MemberCount]:
         """Count members by batch, state and must_have."""
-        found = self.tx.rows("count_batch_members", ids=self.tx.array_param(ids)) if ids else []
+        if not ids:
+            return []
+        found = self.tx.rows("count_batch_members", ids=self.tx.array_param(ids))
         return [(batch_id, state, bool(must), count) for batch_id, state, must, count in found]
 
     def complete_batch(self, batch_id: str, generation: int, outcome: str) -> bool:
@@ -206,12 +210,14 @@ class BatchQueries(Queries):
 
     def lock_batch_members(self, batch_id: str, states: Sequence[str]) -> list[JobRow]:
         """Lock and list the members in these states, by id."""
-        return [
-            JobRow._make(row)
-            for row in self.tx.rows(
-                "lock_batch_members", id=batch_id, states=self.tx.array_param(states)
-            )
-        ]
+        return self.list_rows(
+            JobRow, "lock_batch_members", id=batch_id, states=self.tx.array_param(states)
+        )
+
+    def list_batch_members(self, batch_id: str, after: str, limit: int) -> list[JobRow]:
+        """List members in the order of enqueue, at most `limit`, after the job `after`."""
+        rows = self.tx.rows("list_batch_members", id=batch_id, after=after, limit=limit)
+        return [JobRow._make(row) for row in rows]
 
     def count_batch_failures(self, batch_id: str, limit: int) -> list[tuple[str, int, str]]:
         """List (code, deaths, newest dead job), most frequent first."""

@@ -6,6 +6,18 @@
 NOT EXISTS (SELECT 1 FROM {p}job AS member
             WHERE member.batch_id = definition.id AND member.state IN ('queued', 'running', 'parked'))
 
+-- fragment: can_complete
+-- Condition: the batch of `progress` is sealed without an event, or all its members have ended.
+-- EXISTS makes the planner start from batches without an outcome instead of all batches.
+outcome IS NULL AND EXISTS (
+  SELECT 1 FROM {p}batch AS definition
+  WHERE definition.id = progress.id AND sealed_at IS NOT NULL AND (NOT sealed_event_written OR {part:all_members_ended})
+)
+
+-- fragment: can_expire
+-- Condition: the batch is past its time, and completed or never sealed.
+expires_at IS NOT NULL AND expired_at IS NULL AND expires_at <= :now AND (outcome IS NOT NULL OR sealed_at IS NULL)
+
 -- name: insert_batch
 -- Insert a batch. No row: its unique key is held; the caller then looks up the holder.
 INSERT INTO {p}batch (id, name, owner, tolerance, on_complete, unique_key, unique_hash, created_at)
@@ -90,19 +102,14 @@ WHERE id = :id AND outcome IS NOT NULL AND expired_at IS NULL AND NOT being_prun
 UPDATE {p}batch_progress SET sealed_event_written = true WHERE id = :id AND NOT sealed_event_written RETURNING id
 
 -- name: list_batches_to_complete
--- Find batches that upkeep must complete: sealed without an event, or with all members ended.
--- EXISTS makes the planner start from batches without an outcome instead of all batches.
-SELECT id FROM {p}batch_progress AS progress
-WHERE outcome IS NULL AND EXISTS (
-  SELECT 1 FROM {p}batch AS definition
-  WHERE definition.id = progress.id AND sealed_at IS NOT NULL AND (NOT sealed_event_written OR {part:all_members_ended})
-)
+-- Find batches that upkeep must complete.
+SELECT id FROM {p}batch_progress AS progress WHERE {part:can_complete}
 ORDER BY id LIMIT :limit
 
 -- name: list_batches_to_expire
--- Find batches that are due to expire: past their time, and completed or never sealed.
+-- Find batches that are due to expire.
 SELECT {BatchRow} FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id)
-WHERE expires_at IS NOT NULL AND expired_at IS NULL AND expires_at <= :now AND (outcome IS NOT NULL OR sealed_at IS NULL)
+WHERE {part:can_expire}
 ORDER BY expires_at LIMIT :limit
 
 -- name: expire_batch
@@ -145,6 +152,10 @@ SELECT id FROM {p}batch WHERE substr(id, 1, CAST(:length AS INTEGER)) = :prefix 
 -- Lock and read the members of a batch that are in the given states.
 -- ORDER BY id: all transactions lock jobs in this order, so they cannot deadlock.
 SELECT {JobRow} FROM {p}job WHERE batch_id = :id AND state {in:states} ORDER BY id {lock:FOR UPDATE}
+
+-- name: list_batch_members
+-- Read the members of a batch in the order of enqueue, after the given id.
+SELECT {JobRow} FROM {p}job WHERE batch_id = :id AND id > :after ORDER BY id LIMIT :limit
 
 -- name: count_batch_failures
 -- Count the dead members of a batch by code, with the newest job of each code.

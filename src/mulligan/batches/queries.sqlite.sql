@@ -9,7 +9,8 @@ UPDATE {p}batch SET sealed_at = :now WHERE id = :id AND sealed_at IS NULL RETURN
 -- Find members of a batch by unique key, in any state.
 -- The `+` keeps SQLite from the index of members: it would read all of them.
 SELECT owner, kind, unique_key, id, payload FROM {p}job
-WHERE unique_key IS NOT NULL AND unique_key IN (SELECT value FROM json_each(:keys)) AND +batch_id = :batch_id
+WHERE unique_key IS NOT NULL AND substr(unique_key, 1, 200) IN (SELECT substr(value, 1, 200) FROM json_each(:keys))
+  AND unique_key IN (SELECT value FROM json_each(:keys)) AND +batch_id = :batch_id
 ORDER BY id DESC
 
 -- name: delete_batch

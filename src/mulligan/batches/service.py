@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -30,25 +31,39 @@ from mulligan.core.errors import (
     IllegalMove,
     LeaseLost,
     MulliganError,
+    NoResult,
     NotFound,
     NothingFailed,
     Refused,
+    StoreUnavailable,
     UniqueMismatch,
     UniqueTaken,
 )
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import format_time
+from mulligan.core.format import check_text, format_time
 from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, NewJob, State, unique_hash
 from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
 from mulligan.jobs import repair
-from mulligan.jobs.options import check_text
 from mulligan.jobs.queries import Inserted, JobQueries
-from mulligan.jobs.service import MAX_IDS_NAMED, Jobs, describe_ambiguous_id
+from mulligan.jobs.service import (
+    MAX_IDS_NAMED,
+    Jobs,
+    Poll,
+    describe_ambiguous_id,
+    describe_missing_result,
+)
+from mulligan.jobs.view import load_job_views
+from mulligan.storage.async_connections import call_with_connection
 from mulligan.storage.base import Store, Transaction
 
+JobViews = list[Job]  # The classes below have a method named list.
+Results = list[Any]
+RAISE: Any = ...  # default of `results`: no value stands for a missing result
+
 MAX_BATCHES_LISTED = 500
+MEMBERS_PER_READ = 1000
 MAX_CODES = 100
 
 
@@ -68,12 +83,17 @@ def insert_members(
         row = BatchQueries(tx).get_batch_for_share(batch_id)
         if row is None:
             raise NotFound(f"no batch {batch_id!r}. Create it before its members: app.batch(name)")
-        jobs = [_with_batch_owner(job, row) if job.batch_id == batch_id else job for job in jobs]
-        members = [job for job in jobs if job.batch_id == batch_id]
+        members = []
+        for position, job in enumerate(jobs):
+            if job.batch_id == batch_id:
+                jobs[position] = _with_batch_owner(job, row)
+                members.append(jobs[position])
         answers |= _find_duplicates(tx, row, members)
     fresh = [job for job in jobs if job.id not in answers]
-    inserted = JobQueries(tx).insert_jobs(fresh, announce=announce) if fresh else []
-    answers |= {job.id: answer for job, answer in zip(fresh, inserted, strict=True)}
+    if fresh:
+        inserted = JobQueries(tx).insert_jobs(fresh, announce=announce)
+        for job, answer in zip(fresh, inserted, strict=True):
+            answers[job.id] = answer
     return jobs, [answers[job.id] for job in jobs]
 
 
@@ -85,12 +105,12 @@ def _with_batch_owner(job: NewJob, row: BatchRow) -> NewJob:
         raise BatchOwner(
             f"batch {row.id} ({row.name}) belongs to owner {row.owner!r}, this job to {job.owner!r}"
         )
-    key = job.unique_key
-    return job._replace(
-        owner=row.owner,
-        share=owner_share(row.owner) if job.share else "",
-        unique_hash=None if key is None else unique_hash(row.owner, job.kind, key),
-    )
+    job = job._replace(owner=row.owner)
+    if job.share:
+        job = job._replace(share=owner_share(row.owner))
+    if job.unique_key is not None:
+        job = job._replace(unique_hash=unique_hash(row.owner, job.kind, job.unique_key))
+    return job
 
 
 def _find_duplicates(tx: Transaction, row: BatchRow, jobs: Sequence[NewJob]) -> dict[str, Inserted]:
@@ -176,6 +196,11 @@ class Batch:
     def cancelled(self) -> bool:
         return self.cancelled_at is not None
 
+    @property
+    def has_ended(self) -> bool:
+        """True once it has an outcome or has expired. A retry of members ends this again."""
+        return self.outcome is not None or self.expired_at is not None
+
     def refresh(self) -> Batch:
         """Read the batch again."""
         return self._require_service().get(self.id)
@@ -184,8 +209,36 @@ class Batch:
         """Accept no more members. The outcome follows when the last member ends."""
         return self._require_service().seal(self.id, connection=connection)
 
+    def wait(self, timeout: float | None = None) -> Batch:
+        """Wait until a sealed batch has its outcome, and return it. Raises WaitTimeout."""
+        return self._require_service().wait(self.id, timeout)
+
+    def jobs(self) -> JobViews:
+        """Return all members in the order of enqueue."""
+        return self._require_service().jobs(self.id)
+
+    def results(self, *, default: Any = RAISE) -> Results:
+        """Return the result of every member in the order of enqueue, as JSON like `job.result`.
+
+        Raises NoResult if a member has none because it died, was cancelled or has not ended;
+        `default` is returned in its place instead, if you pass one.
+        """
+        return self._require_service().results(self.id, default=default)
+
     async def refresh_async(self) -> Batch:
         return await asyncio.to_thread(self.refresh)
+
+    async def wait_async(self, timeout: float | None = None) -> Batch:  # noqa: ASYNC109
+        """Wait like `wait`, from a coroutine."""
+        return await self._require_service().wait_async(self.id, timeout)
+
+    async def jobs_async(self) -> JobViews:
+        """Return the members like `jobs`, from a coroutine."""
+        return await asyncio.to_thread(self.jobs)
+
+    async def results_async(self, *, default: Any = RAISE) -> Results:
+        """Return the results like `results`, from a coroutine."""
+        return await asyncio.to_thread(self.results, default=default)
 
     async def seal_async(self, *, connection: Any = None) -> Batch:
         return await _call_on_thread(self.seal, connection)
@@ -245,7 +298,10 @@ def new_batch(name: Any, owner: Any, tolerance: Any, expires_in: Any, unique: An
     """Check the options of a new batch; nothing is written."""
     name = check_text("name", name, min_length=1)
     owner = check_text("owner", owner)
-    key = None if unique is None else check_text("unique", unique, min_length=1)
+    key = key_hash = None
+    if unique is not None:
+        key = check_text("unique", unique, min_length=1)
+        key_hash = unique_hash(owner, "mulligan.batch", key)
     lifetime = expires_at = None
     if expires_in is not None:
         lifetime, expires_at = check_duration_or_time("expires_in", expires_in)
@@ -258,7 +314,7 @@ def new_batch(name: Any, owner: Any, tolerance: Any, expires_in: Any, unique: An
         tolerance=check_tolerance(tolerance),
         on_complete=None,
         unique_key=key,
-        unique_hash=None if key is None else unique_hash(owner, "mulligan.batch", key),
+        unique_hash=key_hash,
         expires_span=lifetime,
         expires_at=expires_at,
     )
@@ -342,6 +398,60 @@ class Batches:
         """Return the batch's jobs, newest first. `filter` works as in `jobs.list`."""
         self.get(batch_id)
         return self._jobs.list(f"{filter} batch:{batch_id}".strip(), limit=limit, before=before)
+
+    def wait(self, batch_id: str, timeout: float | None = None) -> Batch:
+        """Wait until a batch has its outcome or has expired, and return it."""
+        poll = Poll(f"batch {batch_id}", timeout)
+        while True:
+            batch = self._read_while_waiting(batch_id)
+            if batch is not None and batch.has_ended:
+                return batch
+            if poll.is_over:
+                raise poll.timed_out(*_describe_waiting(batch))
+            time.sleep(poll.next_pause())
+
+    async def wait_async(self, batch_id: str, timeout: float | None = None) -> Batch:  # noqa: ASYNC109
+        """Wait as `wait` does, using a thread only for each read: thousands may wait."""
+        poll = Poll(f"batch {batch_id}", timeout)
+        while True:
+            batch = await asyncio.to_thread(self._read_while_waiting, batch_id)
+            if batch is not None and batch.has_ended:
+                return batch
+            if poll.is_over:
+                raise poll.timed_out(*_describe_waiting(batch))
+            await asyncio.sleep(poll.next_pause())
+
+    def _read_while_waiting(self, batch_id: str) -> Batch | None:
+        """Return the batch, or None during a database outage."""
+        try:
+            return self.get(batch_id)
+        except StoreUnavailable:
+            return None
+
+    def jobs(self, batch_id: str) -> JobViews:
+        """Return all members in the order of enqueue."""
+        with self._open().read() as tx:
+            _load_row(tx, batch_id)
+            rows = list(_read_members(tx, batch_id))
+            return load_job_views(tx, rows, self._jobs)
+
+    def results(self, batch_id: str, *, default: Any = RAISE) -> Results:
+        """Return the result of every member in the order of enqueue, as JSON.
+
+        Raises NoResult if a member has none; `default` is returned in its place instead, if given.
+        """
+        with self._open().read() as tx:
+            batch = _load_row(tx, batch_id)
+            rows = list(_read_members(tx, batch_id))
+            missing = [row for row in rows if row.state != State.SUCCEEDED]
+            if missing and default is RAISE:
+                [first] = load_job_views(tx, missing[:1], self._jobs)
+                raise NoResult(
+                    f"batch {batch_id} ({batch.name}): {len(missing)} of {len(rows)} members have "
+                    f"no result; {describe_missing_result(first)}",
+                    first,
+                )
+        return [_result_or(row, default) for row in rows]
 
     def failures(self, batch_id: str) -> Sequence[MemberFailures]:
         """Return dead members by code, most frequent first."""
@@ -463,6 +573,9 @@ class Batches:
 
 # --- Views and errors ---
 def _build_view(row: BatchRow, counts: BatchCounts, service: Batches) -> Batch:
+    on_complete = None
+    if row.on_complete is not None:
+        on_complete = json.loads(row.on_complete)["kind"]
     return Batch(
         id=row.id,
         name=row.name,
@@ -471,19 +584,48 @@ def _build_view(row: BatchRow, counts: BatchCounts, service: Batches) -> Batch:
         counts=counts,
         generation=row.generation,
         tolerance=row.tolerance,
-        on_complete=None if row.on_complete is None else json.loads(row.on_complete)["kind"],
+        on_complete=on_complete,
         unique_key=row.unique_key,
         created_at=to_datetime(row.created_at),
         sealed_at=optional_datetime(row.sealed_at),
         finished_at=optional_datetime(row.outcome_at),
-        outcome=None if row.outcome is None else BatchState(row.outcome),
-        previous=None if row.previous is None else BatchState(row.previous),
+        outcome=_optional_state(row.outcome),
+        previous=_optional_state(row.previous),
         expires_at=optional_datetime(row.expires_at),
         expired_at=optional_datetime(row.expired_at),
         cancelled_at=optional_datetime(row.cancelled_at),
         cancel_reason=row.cancel_reason,
         _service=service,
     )
+
+
+def _read_members(tx: Transaction, batch_id: str) -> Iterator[JobRow]:
+    """Yield the members in the order of enqueue: ids ascend."""
+    after = ""
+    while rows := BatchQueries(tx).list_batch_members(batch_id, after, MEMBERS_PER_READ):
+        yield from rows
+        after = rows[-1].id
+
+
+def _result_or(row: JobRow, default: Any) -> Any:
+    if row.state != State.SUCCEEDED:
+        return default
+    return None if row.result is None else json.loads(row.result)
+
+
+def _describe_waiting(batch: Batch | None) -> tuple[str, str]:
+    """Return the state of a batch that is waited for, and what it waits for."""
+    if batch is None:
+        return "in an unknown state (database unavailable)", ""
+    if not batch.sealed:
+        return "open", "no outcome before batch.seal()"
+    counts = batch.counts
+    waiting = counts.queued + counts.running + counts.parked
+    return batch.state, f"{waiting} of {counts.total} members have not ended"
+
+
+def _optional_state(outcome: str | None) -> BatchState | None:
+    return None if outcome is None else BatchState(outcome)
 
 
 def _state(row: BatchRow) -> BatchState:
@@ -517,13 +659,9 @@ def _format_time(at: Micros | None) -> str:
 
 
 def _no_such_batch(batch_id: str) -> str:
-    return f"no batch {batch_id!r}"
+    return f'no batch {batch_id!r}. Run "mulligan batches list" to see them.'
 
 
 async def _call_on_thread(call: Callable[..., Batch], connection: Any) -> Batch:
-    """Call on a thread; with an async SQLAlchemy connection or session, through its `run_sync`."""
-    run_sync = getattr(connection, "run_sync", None)
-    if run_sync is None:
-        return await asyncio.to_thread(call, connection=connection)
-    batch: Batch = await run_sync(lambda inner: call(connection=inner))
-    return batch
+    """Call on a thread, or in the transaction of an async connection."""
+    return await call_with_connection(lambda inner: call(connection=inner), connection)

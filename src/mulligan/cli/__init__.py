@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
 
 from mulligan._version import __version__
 from mulligan.core import errors
+from mulligan.core.settings import variable_name
 
 # --- Exit codes ---
 
@@ -33,6 +37,7 @@ EXIT_CODES = {
 }
 EXIT_NOT_SUCCEEDED = 6
 EXIT_INVARIANT_BROKEN = 7
+EXIT_NOT_HEALTHY = 8
 EXIT_INTERRUPTED = 130
 EXIT_CODE_MEANINGS = {
     0: "success",
@@ -43,8 +48,10 @@ EXIT_CODE_MEANINGS = {
     5: "refused: the state of the job, batch or dependency does not allow it",
     6: "a watched job did not succeed, a batch is not ready, or an operation stopped",
     7: "`doctor --verify` found a broken invariant",
+    8: "`status` found something that needs attention",
     130: "interrupted (Ctrl-C)",
 }
+FILTER_NAMES = ("state", "phase", "kind", "queue", "owner", "code", "class", "group", "since")
 DATABASE_DRIVERS = frozenset({"apsw", "psycopg", "sqlite3"})
 ACCESS_DENIED_SQLSTATES = frozenset({"28000", "28P01", "42501"})
 
@@ -107,6 +114,12 @@ COMMANDS = {
         "mulligan.cli.doctor:doctor",
         "Show every setting and its origin, and check for problems.",
     ),
+    "status": LazyCommand(
+        "mulligan.cli.status:status",
+        "Show what is broken and what waits, on one screen.",
+    ),
+    "top": LazyCommand("mulligan.cli.status:top", "Show the running jobs, the longest first."),
+    "open": LazyCommand("mulligan.cli.status:open_page", "Open the page of a job in the browser."),
     "enqueue": LazyCommand("mulligan.cli.enqueue:enqueue", "Enqueue a job by kind."),
     "jobs": LazyCommand(
         "mulligan.cli.jobs:jobs",
@@ -133,6 +146,10 @@ COMMANDS = {
         "List, open, close and probe dependencies; set their limits.",
     ),
     "kinds": LazyCommand("mulligan.cli.gates:kinds", "List, hold and release kinds."),
+    "releases": LazyCommand(
+        "mulligan.cli.releases:releases",
+        "List and compare releases; hold one that fails more.",
+    ),
     "alerts": LazyCommand(
         "mulligan.cli.monitoring:alerts",
         "List active alerts and alert rules; silence a rule.",
@@ -162,6 +179,7 @@ COMMANDS = {
         "List and drain workers; check that one is alive.",
     ),
     "keys": LazyCommand("mulligan.cli.admin:keys", "Create, list and revoke HTTP API keys."),
+    "audit": LazyCommand("mulligan.cli.events:list_events", "Show who did what, and why."),
     "events": LazyCommand(
         "mulligan.cli.events:events",
         "Show who did what, and follow events as they happen.",
@@ -195,19 +213,49 @@ class LazyGroup(CommandGroup):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--app", metavar="APP", help="Use the database that this app names in its code.")
 @click.version_option(__version__, prog_name="mulligan")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context, app: str | None) -> None:
     """Durable Python jobs that recover from failure.
 
     APP is module:attribute, for example jobs:app. Commands without APP need only the database:
-    --database, else MULLIGAN_DATABASE_URL, else mulligan.toml, else sqlite:///mulligan.db.
+    --database, else MULLIGAN_DATABASE_URL, else mulligan.toml, else the database of --app, else
+    sqlite:///mulligan.db.
     """
+    if app is not None:
+        ctx.with_resource(_database_of_app(app))
+
+
+@contextmanager
+def _database_of_app(app: str) -> Iterator[None]:
+    """Name the database of an app in the environment, where every command reads it."""
+    from mulligan.cli.app_facts import load_app_facts
+
+    settings = load_app_facts(app, {}).settings
+    names = {"database_url": settings.database_url, "schema_name": settings.schema_name}
+    before = {variable_name(name): os.environ.get(variable_name(name)) for name in names}
+    os.environ.update({variable_name(name): value for name, value in names.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code. Report errors on stderr in one line."""
     try:
         result: Any = cli.main(arguments, prog_name="mulligan", standalone_mode=False)
+    except click.NoSuchOption as error:
+        message = f"{error.message}{_filter_hint(error)}"
+        nearest = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
+        hinted = click.NoSuchOption(error.option_name, message, nearest, error.ctx)
+        hinted.show()
+        return hinted.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -222,6 +270,17 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_INTERRUPTED
         return _report_driver_error(error)
     return result if isinstance(result, int) else 0
+
+
+def _filter_hint(error: click.NoSuchOption) -> str:
+    """Say how to write a filter, if the unknown option looks like one: `--state dead`."""
+    takes_filter = error.ctx is not None and any(
+        "FILTER" in (getattr(param, "metavar", None) or "") for param in error.ctx.command.params
+    )
+    near = difflib.get_close_matches(error.option_name.lstrip("-"), FILTER_NAMES, n=1)
+    if error.possibilities or not takes_filter or not near:
+        return ""
+    return f" Filters are written without dashes: {near[0]}:VALUE."
 
 
 def report_error(error: errors.MulliganError) -> int:

@@ -102,10 +102,11 @@ def _refuse_to_overwrite(directory: Path) -> None:
 
 def _next_steps(directory: Path) -> list[str]:
     is_current = directory.resolve() == Path.cwd()
+    change_directory = [] if is_current else [f"  cd {directory}"]
     return [
         "",
         "Next steps:",
-        *([] if is_current else [f"  cd {directory}"]),
+        *change_directory,
         "  mulligan worker jobs:app               # in one terminal",
         "  ID=$(mulligan enqueue greet name=Ada)  # in another",
         "  mulligan jobs watch $ID                # the first attempt fails, the second succeeds",
@@ -117,11 +118,11 @@ def _next_steps(directory: Path) -> list[str]:
 
 
 @click.command("migrate")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 @click.option("--dry-run", is_flag=True, help="Only list the pending steps.")
 def migrate(database: str | None, output: str | None, *, dry_run: bool) -> None:
-    """Bring the schema up to date. Safe to repeat, and safe to interrupt at any time."""
+    """Bring the schema up to date. Safe while workers run, safe to repeat and to interrupt."""
     steps = _migrate(load_settings(database), dry_run=dry_run)
     status = "pending" if dry_run else "applied"
     print_rows([{"name": name, "status": status} for name in steps], ["name", "status"], output)
@@ -133,11 +134,13 @@ def migrate(database: str | None, output: str | None, *, dry_run: bool) -> None:
 
 def _migrate(settings: Settings, *, dry_run: bool) -> list[str]:
     from mulligan.storage import open_store, sqlite_path
-    from mulligan.storage.maintenance import load_steps
+    from mulligan.storage.migrations import load_steps
 
     file = sqlite_path(settings.database_url)
     if dry_run and file is not None and not file.exists():
-        return [step.name for step in load_steps("sqlite", "")]  # opening it would create the file
+        return [
+            step.row.name for step in load_steps("sqlite", "")
+        ]  # opening it would create the file
     store = open_store(settings.database_url, schema=settings.schema_name)
     try:
         return store.migrate(dry_run=dry_run)
@@ -157,8 +160,8 @@ def _with_apsw(settings: Settings) -> Settings:
 
 @click.command("backup")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def backup(file: Path, database: str | None, output: str | None) -> None:
     """Copy a live SQLite database to FILE: a consistent, verified snapshot while workers run."""
     from mulligan.storage import sqlite_path
@@ -176,7 +179,7 @@ def backup(file: Path, database: str | None, output: str | None) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    from mulligan.storage.maintenance import copy_database
+    from mulligan.storage.sqlite_handle import copy_database
 
     is_terminal = sys.stderr.isatty()
     bar = click.progressbar(length=1, label="copying", file=sys.stderr, hidden=not is_terminal)
@@ -191,14 +194,14 @@ def _copy(source: Path, target: Path) -> None:
 
 @click.command("restored")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def restored(reason: str, database: str | None, output: str | None) -> None:
     """Run once after restoring a backup, before workers start.
 
     Forgets the workers of the backup and makes sure that no token is used twice.
     """
-    from mulligan.worker.registry import mark_restored
+    from mulligan.worker.service import mark_restored
 
     with open_existing(_with_apsw(load_settings(database))) as store:
         result = mark_restored(store, cli_actor(), reason)
@@ -243,8 +246,8 @@ def keys() -> None:
 )
 @click.option("--name", default="", help="What the key is for.")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def create(
     scope: str,
     role: str,
@@ -269,8 +272,8 @@ def create(
 
 
 @keys.command("list")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_keys(database: str | None, output: str | None) -> None:
     """List keys, without their secrets."""
     with open_services(database) as services:
@@ -281,8 +284,8 @@ def list_keys(database: str | None, output: str | None) -> None:
 @keys.command("revoke")
 @click.argument("key")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def revoke(key: str, reason: str, database: str | None, output: str | None) -> None:
     """Revoke a key now. Streams opened with it end within a minute."""
     with open_services(database) as services:

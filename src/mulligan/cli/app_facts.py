@@ -1,6 +1,7 @@
 """Read the settings of an app in a separate process: the supervisor imports no user code.
 
-`python -m mulligan.cli.app_facts APP` imports the app and prints its settings as JSON.
+`python -m mulligan.cli.app_facts APP` imports the app and prints as JSON its settings and the
+folders of its source files.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import traceback
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from mulligan.config import Settings, read_settings
+from mulligan.config import Settings, read_database_url
 from mulligan.core.errors import ConfigError, MulliganError
 from mulligan.storage import use_apsw
 
@@ -24,26 +28,41 @@ class AppImportFailed(MulliganError):
 
     code = "APP_BROKEN"
 
+    def __init__(self, message: str, folders: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.folders = folders  # of the source files that were imported
+
+
+class AppFacts(NamedTuple):
+    """Settings and source folders of an app, which the command line needs."""
+
+    settings: Settings
+    folders: Sequence[str]  # of its source files, installed packages excluded
+
 
 def load_app_settings(app: str, flags: dict[str, Any]) -> Settings:
-    """Return the settings with the flags on top.
+    """Return the settings of the app with the flags on top."""
+    return load_app_facts(app, flags).settings
 
-    The app is imported only if no flag, variable or file names a database: it may set one in code.
-    Otherwise the import is skipped and the worker starts sooner.
-    """
-    settings = read_settings(flags)
-    origin = settings.origin_of("database_url")
+
+def load_app_facts(app: str, flags: dict[str, Any]) -> AppFacts:
+    """Return the settings of the app with the flags on top, and its folders."""
+    url, origin = read_database_url(flags)
     if origin == "flag":
         # An app without its own database must use this one too, in every process started from here.
-        os.environ[URL_VARIABLE] = settings.database_url
-    if origin == "default":
-        set_flags = {name: value for name, value in flags.items() if value is not None}
-        settings = read_settings({**read_app_settings(app), **set_flags})
-    return settings.model_copy(update={"database_url": use_apsw(settings.database_url)})
+        os.environ[URL_VARIABLE] = url
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    facts = read_app_facts(app)
+    settings = facts.settings.with_values(set_flags, "flag")
+    if origin != "default":
+        # Not that of the app: the supervisor compares the two and refuses to work on both.
+        settings = settings.with_values({"database_url": url}, origin)
+    url = use_apsw(settings.database_url)
+    return facts._replace(settings=settings.model_copy(update={"database_url": url}))
 
 
-def read_app_settings(app: str) -> dict[str, Any]:
-    """Import the app in a child process. Return its settings by dotted name."""
+def read_app_facts(app: str) -> AppFacts:
+    """Import the app in a child process. Return its settings and folders."""
     child = subprocess.run(
         [sys.executable, "-m", __name__, app], stdout=subprocess.PIPE, check=False
     )
@@ -52,10 +71,12 @@ def read_app_settings(app: str) -> dict[str, Any]:
     except ValueError:
         message = f"cannot load {app}: the import ended with exit code {child.returncode}"
         raise AppImportFailed(message) from None
-    if "error" in answer:
-        error_class = ConfigError if answer["is_config_error"] else AppImportFailed
-        raise error_class(f"cannot load {app}: {answer['error']}")
-    return answer
+    if "error" not in answer:
+        return AppFacts(Settings.from_json(answer["settings"]), answer["folders"])
+    message = f"cannot load {app}: {answer['error']}"
+    if answer["is_config_error"]:
+        raise ConfigError(message)
+    raise AppImportFailed(message, answer["folders"])
 
 
 # --- In the child process ---
@@ -75,20 +96,58 @@ def _describe_app(app: str) -> dict[str, Any]:
     from mulligan.worker.startup import load_app
 
     try:
-        return dict(load_app(app).settings.values())
+        settings = load_app(app).settings.to_json()
+        return {"settings": settings, "folders": sorted(_source_folders())}
     except ConfigError as error:
         return {"error": str(error), "is_config_error": True}
     except BaseException as error:  # noqa: BLE001 - importing the app may raise anything
         missing = _is_missing_module(error, app)
         if not missing:
             traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error}", "is_config_error": missing}
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "is_config_error": missing,
+            "folders": sorted(_source_folders(error)),
+        }
 
 
 def _is_missing_module(error: BaseException, app: str) -> bool:
     """Return True if the app's own module was not found: a typo, where a traceback is no help."""
     module = app.partition(":")[0]
     return isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]
+
+
+# --- Source files, for `mulligan worker --reload` ---
+
+
+def _source_folders(error: BaseException | None = None) -> set[str]:
+    """Return the folders of all imported source files, and of those that an error names."""
+    installed = (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        str(Path(__file__).parent.parent),  # Mulligan itself
+    )
+    folders = set()
+    for file in (*_imported_files(), *_files_of_error(error)):
+        path = Path(file)
+        if path.suffix == ".py" and not any(map(path.is_relative_to, installed)):
+            folders.add(str(path.parent.absolute()))
+    return folders
+
+
+def _imported_files() -> Iterator[str]:
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            yield file
+
+
+def _files_of_error(error: BaseException | None) -> Iterable[str]:
+    """Yield the files of the traceback: modules that could not be imported are not in a list."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        yield error.filename
+    if error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            yield frame.f_code.co_filename
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ from mulligan.cli.database import (
     print_notice,
     wait_for_database,
 )
-from mulligan.cli.job_views import Frame, format_event, live_display
+from mulligan.cli.job_views import format_event
 from mulligan.cli.output import (
+    Frame,
     draw_bar,
     event_record,
     format_cell,
     is_json,
     json_value,
+    live_display,
     output_format,
     print_json,
     print_rows,
@@ -82,8 +84,8 @@ _id_argument = click.argument("batch_id", metavar="ID", shell_complete=complete.
     help="Number of batches on this page.",
 )
 @click.option("--cursor", metavar="ID", help="Next page, as printed at the end of the last page.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_batches(
     terms: tuple[str, ...], limit: int, cursor: str | None, database: str | None, output: str | None
 ) -> None:
@@ -136,8 +138,8 @@ def _parse_filter(terms: tuple[str, ...]) -> dict[str, str]:
     type=shared.DurationParam(),
     help="With --watch: stop watching after 30, 5m, 2h. The batch continues.",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def show(
     batch_id: str, timeout: float | None, database: str | None, output: str | None, *, watch: bool
 ) -> int:
@@ -191,7 +193,8 @@ def _draw_batch(batch: Batch, text: str) -> Any:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    label = Text.assemble((f"{format_cell(batch.name)} ", "bold"), (text, style_of(batch.state)))
+    name = (f"{format_cell(batch.name)} ", "bold")
+    label = Text.assemble(name, (text, style_of(batch.state)))
     bar = ProgressBar(total=1.0, completed=batch.counts.share, width=BAR_WIDTH)
     return Columns([bar, label])
 
@@ -202,8 +205,8 @@ def _draw_batch(batch: Batch, text: str) -> Any:
 @batches.command("seal")
 @_id_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def seal(batch_id: str, reason: str, database: str | None, output: str | None) -> None:
     """Accept no more members. The batch gets its outcome when the last member ends."""
     with open_services(database) as services:
@@ -215,9 +218,9 @@ def seal(batch_id: str, reason: str, database: str | None, output: str | None) -
 @batches.command("retry")
 @_id_argument
 @shared.reason_option
-@shared.dry_run
-@shared.database
-@shared.output
+@shared.dry_run_option
+@shared.database_option
+@shared.output_option
 def retry(
     batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
 ) -> int:
@@ -268,9 +271,9 @@ def _print_retried(retried: RetriedMembers, output: str | None) -> None:
 @batches.command("cancel")
 @_id_argument
 @shared.reason_option
-@shared.dry_run
-@shared.database
-@shared.output
+@shared.dry_run_option
+@shared.database_option
+@shared.output_option
 def cancel(
     batch_id: str, reason: str, database: str | None, output: str | None, *, dry_run: bool
 ) -> None:
@@ -348,7 +351,9 @@ def _status(batch: Batch) -> str:
 
 
 def _draw_share(counts: BatchCounts, width: int) -> str:
-    return f"{draw_bar(counts.share, width)} {counts.share:.0%}" if counts.total else ""
+    if not counts.total:
+        return ""
+    return f"{draw_bar(counts.share, width)} {counts.share:.0%}"
 
 
 def format_members(counts: BatchCounts) -> str:
@@ -404,16 +409,23 @@ def _print_batch_facts(batch: Batch, *, people: bool) -> None:
 
 def _batch_facts(batch: Batch, *, people: bool) -> list[tuple[str, str]]:
     cancelled = f"{_format_time(batch.cancelled_at)} {batch.cancel_reason or ''}".strip()
+    status = batch.state.value
+    progress = ""
+    if people:
+        status = _status(batch)
+        progress = _draw_share(batch.counts, BAR_WIDTH)
+    generation = str(batch.generation) if batch.generation > 1 else ""
+    tolerance = "" if batch.tolerance == "0" else batch.tolerance
     return [
         ("id", batch.id),
         ("name", batch.name),
         ("owner", batch.owner),
-        ("state", _status(batch) if people else batch.state.value),
+        ("state", status),
         ("members", format_members(batch.counts)),
-        ("ended", _draw_share(batch.counts, BAR_WIDTH) if people else ""),
-        ("generation", str(batch.generation) if batch.generation > 1 else ""),
+        ("ended", progress),
+        ("generation", generation),
         ("before", batch.previous or ""),
-        ("tolerance", "" if batch.tolerance == "0" else batch.tolerance),
+        ("tolerance", tolerance),
         ("on complete", batch.on_complete or ""),
         ("unique key", batch.unique_key or ""),
         ("created", _format_time(batch.created_at)),

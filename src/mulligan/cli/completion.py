@@ -53,7 +53,8 @@ def _user_kinds(tx: Any) -> list[Any]:
     from mulligan.manifest.declared import load_kinds
     from mulligan.manifest.specs import SYSTEM_PREFIX
 
-    return [spec for name, spec in load_kinds(tx).items() if not name.startswith(SYSTEM_PREFIX)]
+    specs = load_kinds(tx).values()
+    return [spec for spec in specs if not spec.name.startswith(SYSTEM_PREFIX)]
 
 
 # --- Names ---
@@ -61,14 +62,22 @@ def _user_kinds(tx: Any) -> list[Any]:
 
 def complete_kinds(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a kind."""
-    return _suggest(ctx, incomplete, lambda tx: sorted(spec.name for spec in _user_kinds(tx)))
+    return _suggest(ctx, incomplete, _kind_names)
+
+
+def _kind_names(tx: Any) -> list[str]:
+    return sorted(spec.name for spec in _user_kinds(tx))
 
 
 def complete_queues(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a queue, or the last name of a list: mail,rend."""
     before, comma, last = incomplete.rpartition(",")
-    names = _suggest(ctx, last, lambda tx: sorted({spec.queue for spec in _user_kinds(tx)}))
+    names = _suggest(ctx, last, _queue_names)
     return [f"{before}{comma}{name}" for name in names]
+
+
+def _queue_names(tx: Any) -> list[str]:
+    return sorted({spec.queue for spec in _user_kinds(tx)})
 
 
 def complete_dependencies(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -178,7 +187,10 @@ def complete_filters(ctx: click.Context, _: click.Parameter, incomplete: str) ->
 
 def _indexed_arguments(tx: Any) -> Iterable[str]:
     """Return the arguments that kinds declare as indexed, as filter fields."""
-    return sorted({f"arg.{path}:" for spec in _user_kinds(tx) for path in spec.index})
+    fields: set[str] = set()
+    for spec in _user_kinds(tx):
+        fields.update(f"arg.{path}:" for path in spec.index)
+    return sorted(fields)
 
 
 # --- mulligan completion ---

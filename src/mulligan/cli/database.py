@@ -8,28 +8,34 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from mulligan.app.services import StoreServices
-from mulligan.config import Settings, read_settings
 from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.core.format import mask_password
+from mulligan.core.settings import ConnectionSettings, read_connection_settings
 from mulligan.failures.redact import remove_secrets
 from mulligan.storage import POSTGRES, SQLITE, Store, open_store, sqlite_path
 
+if TYPE_CHECKING:
+    from mulligan.config import Settings
+
 T = TypeVar("T")
+C = TypeVar("C", bound="Settings | ConnectionSettings")
 
 # --- Settings ---
 
 
 def load_settings(database: str | None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Read the settings with --database and other flags on top."""
+    from mulligan.config import read_settings
+
     return check_database_url(read_settings({"database_url": database, **(flags or {})}))
 
 
-def check_database_url(settings: Settings) -> Settings:
+def check_database_url(settings: C) -> C:
     """Refuse a database URL of an unknown kind, naming the setting and its origin."""
     url = settings.database_url
     if not url.startswith((*SQLITE, *POSTGRES)):
@@ -42,11 +48,29 @@ def check_database_url(settings: Settings) -> Settings:
     return settings
 
 
+def load_settings_of_apps(database: str | None) -> Settings:
+    """Read the settings, with those that the apps of the database declare, if there is one."""
+    settings = load_settings(database)
+    try:
+        with open_existing(settings) as store:
+            return with_app_settings(store, settings)
+    except Exception:  # noqa: BLE001 - what needs the database will report the error
+        return settings
+
+
+def with_app_settings(store: Store, settings: Settings) -> Settings:
+    """Add the settings that the apps of the database declare in their code."""
+    from mulligan.manifest.declared import apply_declared_settings
+
+    with store.read() as tx:
+        return apply_declared_settings(tx, settings)
+
+
 # --- Opening the database ---
 
 
 @contextmanager
-def open_existing(settings: Settings) -> Iterator[Store]:
+def open_existing(settings: Settings | ConnectionSettings) -> Iterator[Store]:
     """Open the database. Refuse to create one, because the command only reads or repairs."""
     file = sqlite_path(settings.database_url)
     if file is not None and not file.exists():
@@ -94,7 +118,7 @@ def _prepare(store: Store, *, wait: bool) -> None:
 
 
 @contextmanager
-def _open(settings: Settings) -> Iterator[Store]:
+def _open(settings: Settings | ConnectionSettings) -> Iterator[Store]:
     check_database_url(settings)
     store = open_store(
         settings.database_url,
@@ -110,10 +134,18 @@ def _open(settings: Settings) -> Iterator[Store]:
 
 @contextmanager
 def open_services(database: str | None) -> Iterator[StoreServices]:
-    """Open an existing database with all services, acting as the current user."""
-    settings = load_settings(database)
-    with open_existing(settings) as store:
-        yield StoreServices(lambda: store, settings, cli_actor())
+    """Open an existing database with all services, acting as the current user.
+
+    Settings are read when a service needs them. If more than the database URL is set, they are
+    read at once, so that a misspelt name is refused before anything else happens.
+    """
+    connection = read_connection_settings(database) or load_settings(database)
+    with open_existing(connection) as store:
+
+        def read() -> Settings:
+            return with_app_settings(store, load_settings(database))
+
+        yield StoreServices(lambda: store, read, cli_actor())
 
 
 def deadline_after(timeout: float | None) -> float | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -15,7 +16,9 @@ from typing import NoReturn
 
 import click
 
+import mulligan.apps
 from mulligan.cli import options as shared
+from mulligan.core.extras import check_extra
 
 APP = "mulligan.cli.demo_jobs:app"
 FEEDER_MODULE = "mulligan.cli.demo_feeder"
@@ -39,15 +42,14 @@ WORKER_SETTINGS = {
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-    default="WARNING",
-    show_default=True,
+    help="Log to the terminal. Default: nothing, because the sample jobs fail on purpose.",
 )
-@shared.database
+@shared.database_option
 @shared.web_options
 def demo(
     name: str | None,
     seconds: int,
-    log_level: str,
+    log_level: str | None,
     database: str | None,
     host: str | None,
     port: int | None,
@@ -60,17 +62,32 @@ def demo(
     """
     if name is not None:
         run_application(name, database, host, port)
-    web_settings = {"web.host": host, "web.port": port, "log.level": log_level}
+    check_extra("web", "the demo")
+    web_settings = {"web.host": host, "web.port": port, "log.level": log_level or "ERROR"}
+    if log_level is None:
+        logging.getLogger("mulligan").setLevel(logging.CRITICAL)
     if database is not None:
         return _run(database, seconds, web_settings)
     with tempfile.TemporaryDirectory(prefix="mulligan-demo-", ignore_cleanup_errors=True) as folder:
-        return _run(f"sqlite:///{Path(folder) / 'demo.db'}", seconds, web_settings)
+        url = f"sqlite:///{Path(folder) / 'demo.db'}"
+        _seed_history(url)
+        return _run(url, seconds, web_settings)
+
+
+def _seed_history(database: str) -> None:
+    """Fill the demo's own database with a day of jobs. Moves its clock, so never another one."""
+    from mulligan.cli.database import print_notice
+
+    print_notice("Preparing a day of sample jobs (some seconds) …")
+    environment = {**os.environ, "MULLIGAN_DATABASE_URL": database}
+    command = [sys.executable, "-m", FEEDER_MODULE, "history"]
+    subprocess.run(command, env=environment, check=True)
 
 
 def _run(database: str, seconds: int, web_settings: dict[str, str | int | None]) -> int:
     from mulligan.cli import worker
     from mulligan.cli.database import command_line, load_settings, print_notice
-    from mulligan.core.format import mask_password
+    from mulligan.core.format import format_duration, mask_password
     from mulligan.failures.redact import remove_secrets
     from mulligan.storage import open_store, sqlite_path
     from mulligan.worker.supervisor.main import WorkerOptions
@@ -81,17 +98,42 @@ def _run(database: str, seconds: int, web_settings: dict[str, str | int | None])
     worker.configure_logging(settings)
     store = open_store(settings.database_url, schema=settings.schema_name)
     store.prepare()
-    print_notice(f"database: {sqlite_path(database) or remove_secrets(mask_password(database))}")
-    command = command_line("jobs", "list", "state:dead", database=database)
-    print_notice(f"Try in another terminal: {command}")
+    name = sqlite_path(database) or remove_secrets(mask_password(database))
+    command = command_line("status", database=database)
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        print_notice(
+            _draw_box(
+                f"Dashboard  {address}",
+                f"Database   {name}",
+                f"Try        {command}",
+                f"Everything you see is sample data: jobs that succeed, fail and recover for "
+                f"{format_duration(seconds)}.",
+                "Press Ctrl-C to stop.",
+            )
+        )
+
     feeder = worker.CompanionProcess(FEEDER_MODULE, str(seconds))
     may_move = web_settings["web.port"] is None
     try:
         return worker.run_with_web(
-            store, settings, WorkerOptions(APP), may_move=may_move, others=[feeder]
+            store,
+            settings,
+            WorkerOptions(APP),
+            may_move=may_move,
+            others=[feeder],
+            announce=announce,
         )
     finally:
         store.close()
+
+
+def _draw_box(*lines: str) -> str:
+    width = max(map(len, lines))
+    edge = "─" * (width + 2)
+    inner = [f"│ {line:<{width}} │" for line in lines]
+    return "\n".join([f"╭{edge}╮", *inner, f"╰{edge}╯"])
 
 
 def _export_environment(database: str) -> None:
@@ -103,44 +145,33 @@ def _export_environment(database: str) -> None:
 
 # --- mulligan demo NAME: an application of apps/ ---
 
-PACKAGE = Path(__file__).parent.parent
-APPLICATION_FOLDERS = (PACKAGE / "apps", PACKAGE.parent.parent / "apps")  # installed; repository
-REQUIRED_MODULES = ("PIL", "imageio_ffmpeg", "multipart", "numpy", "sqlalchemy")
-
 
 def run_application(
     name: str, database: str | None, host: str | None, port: int | None
 ) -> NoReturn:
     """Replace this process by the application, so that it gets signals and the terminal."""
-    folder = _application_folder(name)
-    if any(importlib.util.find_spec(module) is None for module in REQUIRED_MODULES):
-        message = "the applications need more packages. Install: pip install 'mulligan[apps]'"
-        raise click.ClickException(message)
-    arguments = [sys.executable, "-m", name]
+    _check_application_name(name)
+    check_extra("apps", "an application")
+    arguments = [sys.executable, "-m", f"mulligan.apps.{name}"]
     for flag, value in (("--database", database), ("--host", host), ("--port", port)):
         if value is not None:
             arguments += [flag, str(value)]
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    os.execve(sys.executable, arguments, environment)  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, arguments)  # noqa: S606 - no shell is wanted
 
 
-def applications() -> dict[str, Path]:
-    """Return the folder of each application by name."""
-    return {
-        main.parent.name: folder
-        for folder in reversed(APPLICATION_FOLDERS)
-        for main in sorted(folder.glob("[!_.]*/__main__.py"))
-    }
+def applications() -> list[str]:
+    """Return the names of the applications."""
+    folders = [Path(folder) for folder in mulligan.apps.__path__]
+    mains = [main for folder in folders for main in folder.glob("[!_.]*/__main__.py")]
+    return sorted(main.parent.name for main in mains)
 
 
-def _application_folder(name: str) -> Path:
+def _check_application_name(name: str) -> None:
     known = applications()
     if name not in known:
         available = ", ".join(known) or "none in this installation"
         message = f"unknown application {name!r}. Available: {available}"
         raise click.UsageError(message)
-    return known[name]
 
 
 # --- Receiver of the demo's webhooks ---

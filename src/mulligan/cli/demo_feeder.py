@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import random
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from mulligan import Webhook
+from mulligan import Fail, Webhook, testing
 from mulligan.cli import demo_jobs as shop
 from mulligan.cli.demo import Receiver
+from mulligan.core.attempt import Lease
+from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, Refused, StoreUnavailable
 from mulligan.core.job import Job
+from mulligan.manifest.specs import Handler
 
 PAUSE = (0.15, 0.6)  # seconds between two jobs
 OWNERS = ("acme", "globex", "initech")
@@ -295,5 +302,115 @@ PLANS = (
 )
 
 
+# --- A day of history ---
+
+HISTORY = "history"  # argument of this module
+DAY = 86_400.0  # seconds
+STEP = 1200.0  # seconds between two groups of jobs
+JOBS_PER_STEP = 28  # on average
+OUTAGE = range(11 * 3600, 11 * 3600 + 2700)  # seconds of the day in which the mail server is down
+BUG_SINCE = 19 * 3600  # second of the day of the release that broke parse_feed
+HISTORY_SEED = 7
+
+
+def seed_history() -> None:
+    """Fill an empty database with a day of sample jobs, so that charts and causes show something.
+
+    The clock of the database starts a day ago and moves on in steps; all jobs go through enqueue,
+    claim, classification and settlement as usual, only the handlers do not take time.
+    """
+    app = shop.app
+    logging.getLogger("mulligan").setLevel(logging.CRITICAL)  # the sample jobs fail on purpose
+    random.seed(HISTORY_SEED)
+    app.open()
+    app.store.shift_clock(round(-DAY * SECOND))
+    begin = testing.now(app)
+    is_repaired = False
+
+    def second_of_day() -> float:
+        return (testing.now(app) - begin).total_seconds()
+
+    with _quick_handlers(second_of_day):
+        for step in range(round(DAY / STEP)):
+            _wait_until(begin + timedelta(seconds=step * STEP))
+            _enqueue_step(step * STEP)
+            testing.drain(app, scheduled=True, most=5000, seed=step, anywhere=True)
+            if step * STEP >= OUTAGE.stop and not is_repaired:
+                _repair_outage()
+                is_repaired = True
+    behind = datetime.now(UTC) - testing.now(app)
+    app.store.shift_clock(round(behind.total_seconds() * SECOND))
+    app.close()
+
+
+def _wait_until(at: datetime) -> None:
+    if testing.now(shop.app) < at:
+        testing.advance(shop.app, at, anywhere=True)
+
+
+def _enqueue_step(second: float) -> None:
+    """Enqueue the jobs of one step: more by day than by night."""
+    share = 1 - 0.7 * math.cos(2 * math.pi * second / DAY)
+    sources = [source for source in TRAFFIC if source.enqueue not in NOT_IN_HISTORY]
+    weights = [max(MIN_WEIGHT, source.weight) for source in sources]
+    for source in random.choices(sources, weights, k=round(JOBS_PER_STEP * share)):
+        source.enqueue()
+
+
+MIN_WEIGHT = 5.0  # rare kinds are those that fail; a day has enough of them to compare
+NOT_IN_HISTORY = (_publish_post, _charge_card, _sync_contacts)  # they wait for people or for time
+
+
+@contextlib.contextmanager
+def _quick_handlers(second_of_day: Callable[[], float]) -> Iterator[None]:
+    """Replace all handlers by functions that end at once."""
+
+    def replace_handler(handler: Handler, lease: Lease) -> Handler:
+        def call(**_: object) -> Fail | None:
+            ending = _history_ending(lease, second_of_day())
+            if isinstance(ending, Exception):
+                raise ending
+            return ending
+
+        return replace(handler, call=call, is_async=False, done=None, can_retry=None)
+
+    overrides = shop.app.registry.overrides
+    overrides.append(replace_handler)
+    try:
+        yield
+    finally:
+        overrides.remove(replace_handler)
+
+
+def _history_ending(lease: Lease, second: float) -> Exception | Fail | None:
+    """Return how an attempt of the history fails, or None if it succeeds."""
+    is_first = lease.attempt == 1
+    match lease.kind:
+        case "send_receipt" if int(second) in OUTAGE:
+            return ConnectionRefusedError("mail.example.com:25 refused the connection")
+        case "send_receipt" if is_first and random.random() < 0.1:
+            return ConnectionResetError("mail.example.com:25 reset the connection")
+        case "translate" if is_first and random.random() < 0.25:
+            return shop.TooManyRequests("429 Too Many Requests")
+        case "render_page" if is_first and random.random() < 0.05:
+            return shop.GatewayError("503 Service Unavailable: no upstream")
+        case "parse_feed" if second > BUG_SINCE:
+            return KeyError("entries")
+        case "import_table" if lease.generation == 1 and random.random() < 0.3:
+            return Fail("BAD_FILE", "row 17 has 5 columns, not 6", final=True)
+    return None
+
+
+def _repair_outage() -> None:
+    """Release the kind that held itself in the outage and retry its dead, as an operator would."""
+    if any(kind.held for kind in shop.app.kinds.list()):
+        shop.app.kinds.release("send_receipt", reason="the mail server answers again")
+    for job in shop.app.jobs.list("state:dead kind:send_receipt", limit=1000):
+        shop.app.jobs.retry(job.id, reason="the mail server answers again")
+
+
 if __name__ == "__main__":
-    feed(float(sys.argv[1]))
+    if sys.argv[1] == HISTORY:
+        seed_history()
+    else:
+        feed(float(sys.argv[1]))

@@ -17,7 +17,14 @@ import click
 from mulligan._version import __version__
 from mulligan.cli import EXIT_INVARIANT_BROKEN
 from mulligan.cli import options as shared
-from mulligan.cli.database import load_settings, open_existing, print_notice
+from mulligan.cli.app_facts import load_app_settings
+from mulligan.cli.database import (
+    load_settings,
+    load_settings_of_apps,
+    open_existing,
+    print_notice,
+    with_app_settings,
+)
 from mulligan.cli.output import (
     format_cell,
     is_json,
@@ -27,9 +34,9 @@ from mulligan.cli.output import (
     print_tsv,
     to_json,
 )
+from mulligan.config import Settings
 from mulligan.core.errors import NotFound
-from mulligan.core.format import format_duration
-from mulligan.doctor import FAIL, Check, effective_settings, run_checks
+from mulligan.doctor import FAIL, Check, effective_settings, format_setting, run_checks
 from mulligan.doctor.verify import VerifyReport, verify
 from mulligan.doctor.verify.case import Violation
 from mulligan.storage.statements import (
@@ -82,9 +89,11 @@ def _files_option(name: str, help_text: str) -> Callable[[F], F]:
     metavar="[NAME]",
     help="Print an SQL statement as each database runs it. Without NAME: list all statements.",
 )
-@shared.database
-@shared.output
+@click.argument("app", required=False)
+@shared.database_option
+@shared.output_option
 def doctor(
+    app: str | None,
     database: str | None,
     output: str | None,
     *,
@@ -92,14 +101,21 @@ def doctor(
     statement: str | None,
     **options: Any,
 ) -> int:
-    """Show every setting with its origin and check for problems. Exit code 1: a check fails."""
+    """Show every setting with its origin and check for problems. Exit code 1: a check fails.
+
+    Settings that apps declare in their code come from the database, where workers store them. With
+    APP (module:attribute): as a worker of that app would use them.
+    """
     if statement is not None:
         return _print_statements(statement, load_settings(database).schema_name, output)
     if run_verify:
         return _verify(database, output, **options)
     if any(options.values()):
         raise click.UsageError("--clients, --witness, --settled and --slack need --verify")
-    return _examine(database, output)
+    settings = load_settings_of_apps(database)
+    if app is not None:
+        settings = load_app_settings(app, {"database_url": database})
+    return _examine(settings, output)
 
 
 # --- mulligan doctor: settings, facts, checks ---
@@ -107,11 +123,9 @@ def doctor(
 SETTING_COLUMNS = ("name", "value", "origin")
 FACT_COLUMNS = ("fact", "value")
 CHECK_COLUMNS = ("status", "check", "found")
-MAX_COMPACT_FLOAT = 100_000  # above, %g would print an exponent
 
 
-def _examine(database: str | None, output: str | None) -> int:
-    settings = load_settings(database)
+def _examine(settings: Settings, output: str | None) -> int:
     database_facts, checks = run_checks(settings)
     facts = {
         "mulligan": __version__,
@@ -151,7 +165,7 @@ def _print_examination(
 def _print_tables(
     settings: Sequence[Mapping[str, Any]], facts: Mapping[str, str], checks: Sequence[Check]
 ) -> None:
-    setting_rows = [{**setting, "value": _format_setting(setting)} for setting in settings]
+    setting_rows = [{**setting, "value": format_setting(setting)} for setting in settings]
     print_rows(setting_rows, SETTING_COLUMNS, "table")
     click.echo()
     fact_rows = [{"fact": name, "value": value} for name, value in facts.items()]
@@ -159,15 +173,6 @@ def _print_tables(
     click.echo()
     check_rows = [row for check in checks for row in _check_rows(check)]
     print_rows(check_rows, CHECK_COLUMNS, "table")
-
-
-def _format_setting(setting: Mapping[str, Any]) -> str:
-    value = setting["value"]
-    if setting["name"].startswith("retention."):
-        return f"{value:.0f} ({format_duration(value)})"
-    if isinstance(value, float) and value < MAX_COMPACT_FLOAT:
-        return f"{value:g}"
-    return format_cell(value)
 
 
 def _check_rows(check: Check) -> list[dict[str, str]]:
@@ -246,7 +251,7 @@ def _verify(
             witness=witness,
             settled=settled,
             slack=slack,
-            settings=settings,
+            settings=with_app_settings(store, settings),
             progress=_print_progress,
         )
     _print_report(report, output_format(output))
@@ -271,8 +276,8 @@ def _summarize(report: VerifyReport) -> str:
     read = ", ".join(parts)
     if report.ok:
         return f"{read}: {len(report.checked)} invariants hold"
-    broken = ", ".join(f"{name} × {count}" for name, count in sorted(report.counts.items()))
-    return f"{read}: broken: {broken}"
+    broken = [f"{name} × {count}" for name, count in sorted(report.counts.items())]
+    return f"{read}: broken: {', '.join(broken)}"
 
 
 def _print_report(report: VerifyReport, form: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -12,12 +11,17 @@ import click
 from mulligan.app.mulligan import Mulligan
 from mulligan.cli import options as shared
 from mulligan.cli.completion import complete_batch_ids, complete_kinds, complete_queues
-from mulligan.cli.database import cli_actor, load_settings, open_or_create, print_notice
+from mulligan.cli.database import (
+    cli_actor,
+    load_settings,
+    open_or_create,
+    print_notice,
+    with_app_settings,
+)
 from mulligan.cli.output import is_json, job_record, print_json
 from mulligan.config import Settings
 from mulligan.core.format import format_duration
 from mulligan.core.job import Job
-from mulligan.manifest.declared import load_kinds
 from mulligan.storage import Store
 from mulligan.worker.upkeep import known_kinds
 
@@ -46,14 +50,17 @@ from mulligan.worker.upkeep import known_kinds
     shell_complete=complete_batch_ids,
 )
 @click.option("--max-retries", type=int, help="Retry limit for this job.")
-@shared.database
-@shared.output
+@click.option("--force", is_flag=True, help="Enqueue a kind that no recent worker has.")
+@shared.database_option
+@shared.output_option
 def enqueue(
     kind: str,
     pairs: tuple[str, ...],
     payload: str | None,
     database: str | None,
     output: str | None,
+    *,
+    force: bool,
     **options: Any,
 ) -> None:
     """Enqueue a job of KIND and print its id.
@@ -63,12 +70,28 @@ def enqueue(
     arguments = _parse_payload(payload) | parse_pairs(pairs)
     settings = load_settings(database)
     with open_or_create(settings, announce=False) as store:
+        settings = with_app_settings(store, settings)
+        if not force:
+            _check_kind(store, kind)
         job = _insert(settings, kind, arguments, options)
         if is_json(output):
             print_json(job_record(job), output)
         else:
             click.echo(job.id)
         _print_messages(store, settings, job)
+
+
+def _check_kind(store: Store, kind: str) -> None:
+    """Refuse a kind that no recent worker has, unless there was no worker yet."""
+    with store.read() as tx:
+        known = known_kinds(tx, tx.now())
+    if not known or kind in known:
+        return
+    near = difflib.get_close_matches(kind, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise click.UsageError(
+        f"no recent worker has kind {kind}.{hint} Add --force to enqueue it anyway."
+    )
 
 
 def _insert(
@@ -127,29 +150,6 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def payload_mismatch(schema: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Describe missing and unknown payload fields. Return "" if it fits or no schema is stored.
-
-    Only names are compared. The handler checks the values.
-    """
-    if not schema:
-        return ""
-    present = set(names)
-    accepted = list(schema.get("properties", {}))
-    missing = [name for name in schema.get("required", []) if name not in present]
-    unknown: list[str] = []
-    if not schema.get("additionalProperties"):
-        unknown = sorted(present.difference(accepted))
-    faults = []
-    if missing:
-        faults.append(f"lacks {', '.join(missing)}")
-    if unknown:
-        faults.append(f"does not take {', '.join(unknown)}")
-    if not faults:
-        return ""
-    return f"{' and '.join(faults)}; it takes {', '.join(accepted) or 'nothing'}"
-
-
 # --- Messages ---
 
 
@@ -162,15 +162,9 @@ def _print_messages(store: Store, settings: Settings, job: Job) -> None:
         return
     with store.read() as tx:
         kinds_with_workers = known_kinds(tx, tx.now())
-        spec = load_kinds(tx).get(job.kind)
-    mismatch = "" if spec is None else payload_mismatch(spec.schema, job.payload)
-    if mismatch:
-        print_notice(f"warning: the worker will refuse this payload: {job.kind} {mismatch}")
     if job.kind not in kinds_with_workers:
-        near = difflib.get_close_matches(job.kind, kinds_with_workers, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
         limit = format_duration(settings.worker.unknown_kind_after)
         print_notice(
-            f"warning: no recent worker has kind {job.kind}. The job waits {limit} for one.{hint}"
+            f"warning: no recent worker has kind {job.kind}. The job waits {limit} for one."
         )
     print_notice(f"Queued. Follow it with: mulligan jobs watch {job.id}")

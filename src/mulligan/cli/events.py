@@ -33,8 +33,9 @@ from mulligan.cli.output import (
 from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
 from mulligan.core.format import format_time
+from mulligan.events.follow import EventPredicate
 from mulligan.events.queries import EventQueries
-from mulligan.events.service import EventPredicate, build_event_filter
+from mulligan.events.service import build_event_filter
 
 
 @click.group(cls=CommandGroup)
@@ -90,8 +91,8 @@ EMPTY_VALUES: tuple[Any, ...] = (None, "", {}, [])
     metavar="ID",
     help="Next page, as printed at the end of the last page.",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_events(
     types: tuple[str, ...],
     job: str | None,
@@ -139,8 +140,12 @@ def _audit_row(event: Event) -> dict[str, Any]:
 
 def event_subject(event: Event) -> str:
     """Return the id of the job, or the name of whatever else was changed."""
-    names = (str(event.data[field]) for field in SUBJECT_FIELDS if event.data.get(field))
-    return event.job_id or next(names, "")
+    if event.job_id:
+        return event.job_id
+    for field in SUBJECT_FIELDS:
+        if event.data.get(field):
+            return str(event.data[field])
+    return ""
 
 
 def format_changes(data: Mapping[str, Any]) -> str:
@@ -218,8 +223,8 @@ TAIL_COLUMNS = ("id", "at", "type", "job_id", "owner", "attempt", "actor", "data
     default="",
     help="owner:acme batch:… kind:… actor:upkeep code:BAD_FILE class:transient",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def tail(
     count: int,
     types: tuple[str, ...],
@@ -269,7 +274,8 @@ def _read_newest(
             found = [event for event in window if wanted(event)] + found
     if len(found) < count and low > 0:
         print_notice(f"Only the newest {MAX_LOOKBACK:,} events were searched.")
-    return cursor, found[-count:] if count else []
+    newest_found = found[-count:] if count else []
+    return cursor, newest_found
 
 
 def _follow(services: StoreServices, cursor: int, wanted: EventPredicate, form: str) -> None:

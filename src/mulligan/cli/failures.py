@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +34,7 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_actor
+from mulligan.failures.groups import STATE_LABELS, GroupState
 from mulligan.failures.service import FailureGroup
 
 NO_FAILURES = "No dead jobs. A job that fails for good is listed here, with others of its cause."
@@ -56,17 +57,24 @@ _filter_argument = click.argument(
 @failures.command("list")
 @_filter_argument
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
-@shared.database
-@shared.output
+@click.option("--all", "history", is_flag=True, help="Also causes without a dead job.")
+@shared.database_option
+@shared.output_option
 def list_groups(
-    terms: tuple[str, ...], limit: int, database: str | None, output: str | None
+    terms: tuple[str, ...],
+    limit: int,
+    database: str | None,
+    output: str | None,
+    *,
+    history: bool,
 ) -> None:
     """List groups of jobs that died of the same cause, the most urgent first.
 
+    Causes for which a kind is held come first; their jobs wait instead of dying.
     FILTER as for `jobs list`: kind:render code:GW_5XX owner:acme since:2h "moov atom".
     """
     with open_services(database) as services:
-        found = services.failures.groups(join_filter(terms), limit=limit)
+        found = services.failures.groups(join_filter(terms), limit=limit, history=history)
     empty = NO_FAILURES
     if terms:
         empty = "No dead job matches. List all groups with: mulligan failures list"
@@ -87,14 +95,14 @@ def list_groups(
     is_flag=True,
     help="Include message and trace of the sample, which owners must not see.",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def show(group: str, database: str | None, output: str | None, *, private: bool) -> None:
     """Show a group: number of jobs, kinds, since when, a sample, and how many retries worked."""
     with open_services(database) as services:
-        found = services.failures.get(
-            services.failures.complete_fingerprint(group), private=private
-        )
+        found = services.failures.get(services.failures.complete_fingerprint(group), private=True)
+    if found.sample is not None and not private:
+        found = replace(found, sample=replace(found.sample, private=None))
     print_group(found, output)
 
     def command(*arguments: str) -> str:
@@ -103,7 +111,10 @@ def show(group: str, database: str | None, output: str | None, *, private: bool)
     name = found.fingerprint
     print_hint(command("jobs", "list", "state:dead", f"group:{name}"), "list its jobs")
     if found.count:
+        print_hint(command("failures", "retry", name, "--steps", "1"), "retry one of them")
         print_hint(command("failures", "retry", name, "--dry-run"), "preview a retry of all")
+    for kind in found.held:
+        print_hint(command("kinds", "release", kind), "let its jobs run again")
     if found.sample is not None:
         print_hint(command("jobs", "explain", found.sample.job), "explain the newest job")
 
@@ -138,8 +149,8 @@ def retry(
 @_group_argument
 @shared.duration_option
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def mute(
     group: str, until: float | None, reason: str, database: str | None, output: str | None
 ) -> None:
@@ -155,13 +166,21 @@ def mute(
 @failures.command("resolve")
 @_group_argument
 @click.option("--note", default="", help="What was done about it.")
-@shared.database
-@shared.output
-def resolve(group: str, note: str, database: str | None, output: str | None) -> None:
+@click.option(
+    "--in-release",
+    default="",
+    metavar="RELEASE",
+    help='The release that has the fix, or "next". Deaths under older ones are no regression.',
+)
+@shared.database_option
+@shared.output_option
+def resolve(
+    group: str, note: str, in_release: str, database: str | None, output: str | None
+) -> None:
     """Mark a cause as fixed. If a job dies of it again, the group is marked as regressed."""
     with open_services(database) as services:
         resolved = services.failures.resolve(
-            services.failures.complete_fingerprint(group), note=note
+            services.failures.complete_fingerprint(group), in_release=in_release, note=note
         )
     print_groups([resolved], output)
     if resolved.count:
@@ -172,8 +191,8 @@ def resolve(group: str, note: str, database: str | None, output: str | None) -> 
 @failures.command("reopen")
 @_group_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def reopen(group: str, reason: str, database: str | None, output: str | None) -> None:
     """Undo mute or resolve."""
     with open_services(database) as services:
@@ -185,6 +204,20 @@ def reopen(group: str, reason: str, database: str | None, output: str | None) ->
             ],
             output,
         )
+
+
+@failures.command("assign")
+@_group_argument
+@click.argument("person", default="")
+@shared.reason_option
+@shared.database_option
+@shared.output_option
+def assign(group: str, person: str, reason: str, database: str | None, output: str | None) -> None:
+    """Name the PERSON who works on a cause; without one, nobody does."""
+    with open_services(database) as services:
+        name = services.failures.complete_fingerprint(group)
+        assigned = services.failures.assign(name, person, reason=reason)
+    print_groups([assigned], output)
 
 
 # --- Output ---
@@ -200,10 +233,12 @@ COLUMNS = (
     "last_seen",
     "recovered",
     "message",
+    "exception",
+    "location",
 )
-TABLE_COLUMNS = ("group", "state", "count", "code", "kinds", "last", "24 h", "message")
-KINDS_IN_ROW = 3
+TABLE_COLUMNS = ("group", "state", "count", "last", "24 h", "cause")
 KINDS_IN_DETAILS = 20
+RELEASES_IN_DETAILS = 5
 SHORT_NAME = 11  # characters of a fingerprint, enough to tell groups apart
 MAX_TRACE = 4000  # characters
 
@@ -214,24 +249,34 @@ def print_groups(groups: Sequence[FailureGroup], output: str | None, *, empty: s
         print_rows([group_record(group) for group in groups], (), output)
     elif output_format(output) == "table":
         rows = [_table_row(group) for group in groups]
-        print_rows(rows, TABLE_COLUMNS, output, empty=empty, truncate="message")
+        print_rows(rows, TABLE_COLUMNS, output, empty=empty, truncate="cause")
     else:
         print_rows([_tsv_row(group) for group in groups], COLUMNS, output)
 
 
 def _table_row(group: FailureGroup) -> dict[str, Any]:
     name = group.fingerprint
+    if name.startswith("v"):
+        name = name[:SHORT_NAME]
     by_three_hours = [sum(group.hourly[hour : hour + 3]) for hour in range(0, 24, 3)]
     return {
-        "group": name[:SHORT_NAME] if name.startswith("v") else name,
+        "group": name,
         "state": _format_state(group),
         "count": _format_count(group),
-        "code": group.code,
-        "kinds": _format_kinds(group.kinds, KINDS_IN_ROW),
         "last": format_optional(time_since, group.last_seen),
         "24 h": draw_sparkline(by_three_hours),
-        "message": group.message,
+        "cause": _describe_cause(group),
     }
+
+
+def _describe_cause(group: FailureGroup) -> str:
+    """Return the exception, the kinds and the line of code, and what waits because of it."""
+    parts = (_format_held(group), group.title, group.subject)
+    return " · ".join(part for part in parts if part)
+
+
+def _format_held(group: FailureGroup) -> str:
+    return ", ".join(f"{kind} is held, {waiting:,} wait" for kind, waiting in group.held.items())
 
 
 def _tsv_row(group: FailureGroup) -> dict[str, Any]:
@@ -246,6 +291,8 @@ def _tsv_row(group: FailureGroup) -> dict[str, Any]:
         "last_seen": json_value(group.last_seen),
         "recovered": _format_recovered(group),
         "message": group.message,
+        "exception": group.exception,
+        "location": group.location,
     }
 
 
@@ -265,7 +312,7 @@ def print_group(group: FailureGroup, output: str | None) -> None:
         return
     print_facts(_group_facts(group, people=output_format(output) == "table"), output)
     private = {} if group.sample is None else group.sample.private or {}
-    for name in ("message", "detail", "stderr", "trace"):
+    for name in ("runbook", "alarm", "message", "detail", "stderr", "trace"):
         if private.get(name):
             text = str(private[name])[-MAX_TRACE:]
             click.echo(f"\n{name} (private)\n{format_text(text)}")
@@ -276,7 +323,8 @@ def _group_facts(group: FailureGroup, *, people: bool) -> list[tuple[str, str]]:
         ("group", group.fingerprint),
         ("state", _describe_state(group)),
         ("count", _format_count(group)),
-        ("code", ", ".join(group.codes)),
+        ("deaths", f"{group.deaths:,}"),
+        ("code", ", ".join(group.codes) or group.code),
         ("class", group.cls),
         ("kinds", _format_kinds(group.kinds, KINDS_IN_DETAILS)),
         ("first seen", _format_time(group.first_seen)),
@@ -284,13 +332,23 @@ def _group_facts(group: FailureGroup, *, people: bool) -> list[tuple[str, str]]:
         ("24 h", _format_series(group.hourly, people=people)),
         ("14 d", _format_series(group.daily, people=people)),
         ("recovered", _format_recovered(group)),
+        ("held", _format_held(group)),
+        ("suspect", "" if group.suspect is None else group.suspect.sentence),
+        ("releases", _format_releases(group)),
+        ("cause", _describe_cause(group)),
         ("message", group.message),
     ]
     sample = group.sample
     if sample is not None:
-        evidence = ", ".join(f"{name} {value}" for name, value in sample.evidence.items())
-        facts += [("evidence", evidence), ("sample", sample.job)]
+        evidence = [f"{name} {value}" for name, value in sample.evidence.items()]
+        facts += [("evidence", ", ".join(evidence)), ("sample", sample.job)]
     return facts
+
+
+def _format_releases(group: FailureGroup) -> str:
+    """Return the deaths by release, the newest first."""
+    newest = reversed(group.releases[-RELEASES_IN_DETAILS:])
+    return ", ".join(f"{row.release} {row.deaths:,} of {row.attempts:,}" for row in newest)
 
 
 def _format_count(group: FailureGroup) -> str:
@@ -298,9 +356,14 @@ def _format_count(group: FailureGroup) -> str:
 
 
 def _format_state(group: FailureGroup) -> str:
+    if group.held:
+        return "held"
+    label = STATE_LABELS[group.state]
+    if group.state is GroupState.RECOVERED:
+        label += f" {group.recovered:,} of {group.retried:,}"
     if group.until is None:
-        return group.state
-    return f"{group.state} for {time_left(group.until)}"
+        return label
+    return f"{label} for {time_left(group.until)}"
 
 
 def _describe_state(group: FailureGroup) -> str:
@@ -308,13 +371,18 @@ def _describe_state(group: FailureGroup) -> str:
     text = _format_state(group)
     if group.marked_at is not None:
         text += f", set by {format_actor(group.actor)} {time_since(group.marked_at)} ago"
+    if group.in_release and group.state is GroupState.RESOLVED:
+        text += f" in release {group.in_release}"
+    if group.assignee:
+        text += f", assigned to {group.assignee}"
     return f"{text}: {group.note}" if group.note else text
 
 
 def _format_kinds(kinds: Mapping[str, int], limit: int) -> str:
     if len(kinds) == 1:
         return next(iter(kinds))
-    parts = [f"{kind} {jobs}" for kind, jobs in list(kinds.items())[:limit]]
+    shown = list(kinds.items())[:limit]
+    parts = [f"{kind} {jobs}" for kind, jobs in shown]
     if len(kinds) > limit:
         parts.append(f"{len(kinds) - limit} more")
     return ", ".join(parts)

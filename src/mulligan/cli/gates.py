@@ -27,10 +27,12 @@ from mulligan.cli.output import (
     time_left,
     time_since,
 )
+from mulligan.core.errors import NotFound
 from mulligan.core.format import format_rate
 from mulligan.core.job import COUNT_CAP
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.guards.gates import UNCHANGED
+from mulligan.manifest.specs import check_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", Queue, KindStatus, Dependency)
@@ -42,8 +44,8 @@ def limit_options(command: F) -> F:
     """Add the options of `queues set` and `deps set`."""
     return shared.add_options(
         command,
-        shared.output,
-        shared.database,
+        shared.output_option,
+        shared.database_option,
         shared.reason_option,
         shared.duration_option,
         click.option("--clear", is_flag=True, help="Return to the limits declared in code."),
@@ -110,7 +112,7 @@ Option = Callable[[Any], Any]
 Method = Callable[[StoreServices], Callable[..., Any]]  # a method of the service
 Hint = Callable[[str, float | None], None]
 _new_option = click.option(
-    "--new", is_flag=True, help="Accept a key that no job or declaration uses yet."
+    "--new", is_flag=True, help="Accept a name that no job or declaration uses yet."
 )
 
 
@@ -123,7 +125,6 @@ class GateScope(Generic[S]):
     columns: tuple[str, ...]
     get: Callable[[StoreServices], Callable[[str], S]]
     cells: Callable[[S], dict[str, Any]]  # of a table
-    accepts_new: bool = True  # a name that nothing uses yet needs no --new
 
     def record(self, status: S, output: str | None) -> dict[str, Any]:
         """Return a status as JSON values, or as the cells of a table."""
@@ -145,7 +146,7 @@ class GateScope(Generic[S]):
             records = [self.record(status, output) for status in found]
             print_rows(records, self.columns, output, empty=empty)
 
-        self._add("list", help_, command, shared.database, shared.output)
+        self._add("list", help_, command, shared.database_option, shared.output_option)
 
     def add_action(
         self,
@@ -162,7 +163,7 @@ class GateScope(Generic[S]):
             database: str | None,
             output: str | None,
             *,
-            new: bool = False,
+            new: bool | None = None,
             **options: Any,
         ) -> None:
             with open_services(database) as services:
@@ -171,7 +172,7 @@ class GateScope(Generic[S]):
             if hint is not None:
                 hint(name, options.get("until"))
 
-        options = (self.argument, *options, shared.database, shared.output)
+        options = (self.argument, *options, shared.database_option, shared.output_option)
         self._add(verb, help_, command, *options)
 
     def add_set(self, set_: Method, clear_: Method, *options: Option) -> None:
@@ -184,7 +185,7 @@ class GateScope(Generic[S]):
             output: str | None,
             *,
             clear: bool,
-            new: bool = False,
+            new: bool | None = None,
             **limits: Any,
         ) -> None:
             changes = parse_limits(**limits, clear=clear)
@@ -199,10 +200,19 @@ class GateScope(Generic[S]):
 
         self._add("set", SET_HELP, command, self.argument, *options, limit_options)
 
-    def _check_name(self, services: StoreServices, name: str, *, new: bool) -> None:
-        """Refuse an unknown name unless --new is set: a typo would silently hold nothing."""
-        if not (new or self.accepts_new):
+    def _check_name(self, services: StoreServices, name: str, *, new: bool | None) -> None:
+        """Refuse an unknown name unless --new is set: a typo would silently hold nothing.
+
+        `new` is None for commands without that option.
+        """
+        if new:
+            return
+        check_name("name", name)
+        try:
             self.get(services)(name)
+        except NotFound as error:
+            hint = "" if new is None else " If the name is new, add --new."
+            raise NotFound(f"{error}{hint}") from None
 
     def _add(self, verb: str, help_: str, command: Callable[..., None], *options: Option) -> None:
         self.group.command(verb, help=help_)(shared.add_options(command, *reversed(options)))
@@ -227,6 +237,7 @@ QUEUE_COLUMNS = (
     "name",
     "status",
     "ready",
+    "held",
     "later",
     "running",
     "oldest",
@@ -247,7 +258,7 @@ def _queue_status(queue: Queue) -> str:
         return f"paused, resumes in {time_left(queue.paused_until)}"
     if queue.paused:
         return "paused"
-    return "limits set" if queue.set_by_hand else "open"
+    return "limits set" if queue.set_by_hand else "running"
 
 
 def _queue_cells(queue: Queue) -> dict[str, Any]:
@@ -255,6 +266,7 @@ def _queue_cells(queue: Queue) -> dict[str, Any]:
         "name": queue.name,
         "status": _queue_status(queue),
         "ready": format_count(queue.ready),
+        "held": format_count(queue.held_jobs),
         "later": format_count(queue.later),
         "running": queue.running,
         "oldest": format_optional(time_since, queue.oldest),
@@ -281,7 +293,7 @@ _queues.add_action(
     "pause",
     "Start no more jobs of a queue. Running jobs continue.",
     lambda services: services.queues.pause,
-    (shared.duration_option, shared.reason_option),
+    (shared.duration_option, shared.reason_option, _new_option),
     hint=_undo_hint("queues", "resume"),
 )
 _queues.add_action(
@@ -290,12 +302,16 @@ _queues.add_action(
     lambda services: services.queues.resume,
     (shared.reason_option,),
 )
-_queues.add_set(lambda services: services.queues.set, lambda services: services.queues.clear)
+_queues.add_set(
+    lambda services: services.queues.set,
+    lambda services: services.queues.clear,
+    _new_option,
+)
 
 
 # --- mulligan kinds ---
 
-KIND_COLUMNS = ("name", "status", "ready", "later", "since", "job", "reason")
+KIND_COLUMNS = ("name", "status", "ready", "held", "later", "since", "job", "reason")
 
 
 @click.group(cls=CommandGroup)
@@ -306,7 +322,9 @@ def kinds() -> None:
 def _kind_status(kind: KindStatus) -> str:
     if kind.until is not None:
         return f"held, released in {time_left(kind.until)}"
-    return "held" if kind.held else "open"
+    if kind.trial:
+        return f"held, trial {kind.trial_result}"
+    return "held" if kind.held else "running"
 
 
 def _kind_cells(kind: KindStatus) -> dict[str, Any]:
@@ -314,6 +332,7 @@ def _kind_cells(kind: KindStatus) -> dict[str, Any]:
         "name": kind.name,
         "status": _kind_status(kind),
         "ready": format_count(kind.ready),
+        "held": format_count(kind.held_jobs),
         "later": format_count(kind.later),
         "since": format_optional(_format_ago, kind.since),
         "job": kind.job,
@@ -332,8 +351,8 @@ _kinds = GateScope(
 
 @kinds.command("list")
 @click.option("--held", is_flag=True, help="Only held kinds.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_kinds(database: str | None, output: str | None, *, held: bool) -> None:
     """List all kinds that are declared, in use or changed by an operator, held ones first."""
     with open_services(database) as services:
@@ -351,12 +370,25 @@ def _hint_dead_jobs(name: str, until: float | None) -> None:
     print_hint(command, "list the jobs that died before it was held")
 
 
+def _hint_trial(name: str, until: float | None) -> None:
+    del until
+    print_hint(command_line("kinds", "list", "--held"), "see how the job went")
+    print_hint(command_line("kinds", "release", name), "if it succeeded, let the others run")
+
+
 _kinds.add_action(
     "hold",
     "Start no more jobs of a kind. Running jobs continue.",
     lambda services: services.kinds.hold,
-    (shared.duration_option, shared.reason_option),
+    (shared.duration_option, shared.reason_option, _new_option),
     hint=_undo_hint("kinds", "release"),
+)
+_kinds.add_action(
+    "try",
+    "Let one waiting job of a held kind run.",
+    lambda services: services.kinds.try_one,
+    (shared.reason_option,),
+    hint=_hint_trial,
 )
 _kinds.add_action(
     "release",
@@ -390,19 +422,19 @@ NO_DEPENDENCIES = (
 def deps() -> None:
     """List, open, close and probe dependencies; set their limits.
 
-    Open means that the circuit breaker is open: jobs that use the dependency are held, or fail at
-    once in mode fail_fast. Closed is the normal state.
+    `deps open` opens the circuit breaker: the dependency is down, and jobs that use it are held, or
+    fail at once in mode fail_fast. `deps close` closes the breaker: the dependency is up again.
     """
 
 
 def _dependency_cells(dependency: Dependency) -> dict[str, Any]:
-    calls = dependency.calls
+    failed = f"{dependency.failed} of {dependency.calls}" if dependency.calls else ""
     return {
         "name": dependency.key,
         "status": dependency_status(dependency),
         "held": format_count(dependency.held),
         "running": dependency.running,
-        "failed": f"{dependency.failed} of {calls}" if calls else "",
+        "failed": failed,
         "concurrency": _format_concurrency(dependency),
         "rate": format_optional(format_rate, dependency.rate),
         "retries": format_optional(_format_tokens, dependency.tokens),
@@ -424,12 +456,12 @@ def dependency_status(dependency: Dependency) -> str:
     """Return the state, since when, and what happens next."""
     if dependency.state == "open":
         elapsed = "" if dependency.since is None else f" for {time_since(dependency.since)}"
-        return f"open{elapsed}{_next_step(dependency)}"
-    status = "closed"
+        return f"down{elapsed}{_next_step(dependency)}"
+    status = "up"
     if dependency.state == "ramping":
         status = f"recovering at {format_rate(dependency.rate or 0.0)}"
     if dependency.until is not None:
-        status += f", kept closed for {time_left(dependency.until)}"
+        status += f", kept up for {time_left(dependency.until)}"
     if dependency.set_by_hand:
         status += ", limits set"
     return status
@@ -441,7 +473,7 @@ def _next_step(dependency: Dependency) -> str:
     if dependency.probe_at is not None:
         return f", next probe in {time_left(dependency.probe_at)}"
     if dependency.until is not None:
-        return f", closes in {time_left(dependency.until)}"
+        return f", up again in {time_left(dependency.until)}"
     return ""
 
 
@@ -451,7 +483,6 @@ _deps = GateScope(
     DEPENDENCY_COLUMNS,
     lambda services: services.dependencies.get,
     _dependency_cells,
-    accepts_new=False,
 )
 _deps.add_list(
     "List all dependencies that are declared, in use or changed by an operator.",

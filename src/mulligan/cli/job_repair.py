@@ -1,4 +1,4 @@
-"""`mulligan jobs retry, cancel, release, discard`: repair jobs by id or by filter."""
+"""`mulligan jobs retry, cancel, release, discard, undiscard`: repair jobs by id or by filter."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ VERBS = {
     "cancel": Verb.CANCEL,
     "release": Verb.RELEASE,
     "discard": Verb.DISCARD,
+    "undiscard": Verb.UNDISCARD,
 }
 OVERRIDE_OPTIONS = ("max_retries", "queue", "priority", "timeout")
 
@@ -63,7 +64,7 @@ ERRORS_OF_ONE_JOB = (
 class RepairRequest(NamedTuple):
     """A repair to apply to each job."""
 
-    name: str  # retry, cancel, release or discard
+    name: str  # retry, cancel, release, discard or undiscard
     options: Mapping[str, Any]  # of the command: reason, choice, overrides …
     dry_run: bool
 
@@ -109,10 +110,24 @@ def repair_by_id(
     return exit_code_for(errors[0]) if errors else 0
 
 
+def repair_newest(
+    request: RepairRequest, filter_: str, limit: int, database: str | None, output: str | None
+) -> int:
+    """Repair the newest jobs that match the filter, one by one."""
+    with open_services(database) as services:
+        ids = tuple(job.id for job in services.jobs.list(filter_, limit=limit))
+    if not ids:
+        print_notice("No job matches. Nothing was changed.")
+        return 0
+    return repair_by_id(request, ids, database, output)
+
+
 def repair_by_filter(
     request: RepairRequest, filter_: str, database: str | None, output: str | None, *, yes: bool
 ) -> int:
     """Repair all jobs that match the filter, as an operation."""
+    if request.verb is Verb.UNDISCARD:
+        raise click.UsageError("undiscard takes IDs, or --filter with --limit")
     from mulligan.cli.ops import start_operation
 
     options = dict(request.options)
@@ -168,6 +183,8 @@ def _apply(services: StoreServices, request: RepairRequest, job_id: str) -> Job:
             return jobs.release(job_id, **options)
         case Verb.DISCARD:
             return jobs.discard(job_id, **options)
+        case Verb.UNDISCARD:
+            return jobs.undiscard(job_id, **options)
         case _:
             return jobs.retry(
                 job_id,
@@ -186,6 +203,10 @@ def _preview(services: StoreServices, request: RepairRequest, job_id: str) -> Re
             job_id, overrides=request.overrides(), at=request.options["at"]
         )
         record |= {"so_far": describe_effort(job), "changes": dict(preview.changes)}
+        if preview.warnings:
+            record["warnings"] = list(preview.warnings)
+            for warning in preview.warnings:
+                print_notice(f"warning: {warning}")
         if preview.refused:
             refusals = [_error_record(error) for error in preview.refused]
             record |= {"error": refusals[0], "refused": refusals}
@@ -206,12 +227,14 @@ def _print_results(results: Sequence[RepairResult], output: str | None, *, as_ob
         return
     done = [result.record for result in results if result.error is None]
     columns = _columns(done, people=output_format(output) == "table")
-    print_rows(done, columns, output, truncate="why" if "why" in columns else "")
+    truncated_column = "why" if "why" in columns else ""
+    print_rows(done, columns, output, truncate=truncated_column)
 
 
 def _columns(done: Sequence[Mapping[str, Any]], *, people: bool) -> tuple[str, ...]:
     sample = done[0] if done else {}
-    columns = ("id", "state", "would_be" if "would_be" in sample else "phase")
+    result = "would_be" if "would_be" in sample else "phase"
+    columns = ("id", "state", result)
     if not people:
         return columns
     if "changes" in sample:

@@ -18,18 +18,20 @@ from mulligan.cli.database import (
     open_or_create,
     open_services,
     print_notice,
+    with_app_settings,
 )
-from mulligan.cli.enqueue import payload_mismatch, refuse_constant
+from mulligan.cli.enqueue import refuse_constant
 from mulligan.cli.job_views import failure_code, join_filter
 from mulligan.cli.output import attempt_record, is_json, job_record, print_rows, to_json
 from mulligan.core.errors import MulliganError, PayloadRefused, UniqueMismatch, UniqueRace
 from mulligan.core.job import DEFAULT_COVER, Job, NewJob, State, unique_hash
 from mulligan.jobs.enqueue import new_job
 from mulligan.jobs.options import EnqueueOptions, format_uses
-from mulligan.jobs.queries import Inserted, JobQueries
+from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.search import index_kind
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.manifest.declared import load_kinds, load_queues
+from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import KindSpec, QueueSpec, check_name, check_user_name
 from mulligan.storage import Store
 from mulligan.worker.upkeep import known_kinds
@@ -138,7 +140,7 @@ def run_import(file: BinaryIO, database: str | None, output: str | None, *, dry_
     settings = load_settings(database)
     opened = open_existing(settings) if dry_run else open_or_create(settings, announce=False)
     with opened as store:
-        context = _load_context(store, settings.limits.payload)
+        context = _load_context(store, with_app_settings(store, settings).limits.payload)
         results: list[ImportResult] = []
         with _progress("import", _file_size(file)) as advance:
             lines = enumerate(read_lines(file), start=1)
@@ -198,7 +200,11 @@ def _insert(store: Store, jobs: Sequence[NumberedJob]) -> list[ImportResult]:
         return []
     with store.begin() as tx:
         rows = JobQueries(tx).insert_jobs([job for _, job in jobs], announce=True)
-    return [_inserted(number, job, row) for (number, job), row in zip(jobs, rows, strict=True)]
+    results = []
+    for (number, job), row in zip(jobs, rows, strict=True):
+        outcome = QUEUED if row.fresh else EXISTS
+        results.append(ImportResult(number, row.id, job.kind, outcome))
+    return results
 
 
 def _insert_one(store: Store, number: int, job: NewJob) -> ImportResult:
@@ -206,10 +212,6 @@ def _insert_one(store: Store, number: int, job: NewJob) -> ImportResult:
         return _insert(store, [(number, job)])[0]
     except (UniqueMismatch, UniqueRace) as error:
         return _refused(number, error)
-
-
-def _inserted(number: int, job: NewJob, row: Inserted) -> ImportResult:
-    return ImportResult(number, row.id, job.kind, QUEUED if row.fresh else EXISTS)
 
 
 def _refused(number: int, error: MulliganError) -> ImportResult:
@@ -240,9 +242,7 @@ def _build_job(record: dict[str, Any], context: ImportContext) -> NewJob:
     payload = record.get("payload", {})
     if not isinstance(payload, dict):
         raise PayloadRefused(f"the payload of {kind} is not an object")
-    mismatch = payload_mismatch(spec.schema, payload)
-    if mismatch:
-        raise PayloadRefused(f"the payload of {kind} {mismatch}")
+    check_payload(kind, payload, spec.schema)
     set_options = {name for name in IMPORTED_OPTIONS if record.get(name) is not None}
     options = EnqueueOptions(**{name: record[name] for name in set_options})
     job = new_job(spec, None, payload, options, context.max_payload, context.queues)
@@ -305,8 +305,8 @@ def _print_summary(
         print_notice(f"warning: no recent worker has kind {kind}; its jobs wait for one that does")
     existing = sum(result.outcome == EXISTS for result in imported)
     refused = len(results) - len(imported)
-    queued = f"{len(imported) - existing:,} {WOULD_BE_QUEUED if dry_run else QUEUED}"
-    parts = [queued]
+    outcome = WOULD_BE_QUEUED if dry_run else QUEUED
+    parts = [f"{len(imported) - existing:,} {outcome}"]
     if existing:
         parts.append(f"{existing:,} already imported")
     if refused:

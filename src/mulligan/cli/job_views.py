@@ -1,27 +1,20 @@
-"""`mulligan jobs list, show, explain, watch`: what they read and how they print it."""
+"""`mulligan jobs list, show, explain`: what they read and how they print it."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from mulligan.app.services import StoreServices
 from mulligan.batches.queries import BatchQueries
-from mulligan.cli import EXIT_NOT_SUCCEEDED
 from mulligan.cli.database import (
     command_line,
-    deadline_after,
-    is_past,
     open_services,
     print_notice,
-    wait_for_database,
 )
 from mulligan.cli.output import (
     attempt_record,
@@ -33,30 +26,34 @@ from mulligan.cli.output import (
     output_format,
     print_json,
     print_rows,
-    print_tsv,
-    style_of,
+    terminal_width,
     to_json,
 )
 from mulligan.core.attempt import Verb
+from mulligan.core.attempt_log import LogOfAttempt
 from mulligan.core.durations import SECOND
-from mulligan.core.errors import WaitTimeout
 from mulligan.core.event import Event
-from mulligan.core.format import format_duration, format_time
-from mulligan.core.ids import LENGTH
+from mulligan.core.format import cut_end, format_duration, format_time
+from mulligan.core.ids import LENGTH, shorten_id
 from mulligan.core.job import AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.failures.facts import FACTS_KEY
 from mulligan.guards.queries import GuardQueries
-from mulligan.jobs.explain import Explanation, Fact
-from mulligan.jobs.filter import Filter, parse_filter
-from mulligan.jobs.queries import EXAMINED_LIMIT, JobQueries, SearchQueries
-from mulligan.jobs.search import CappedCount, JobList, build_count, resolve_filter
+from mulligan.jobs.queries import EXAMINED_LIMIT, JobQueries
+from mulligan.jobs.search import JobList
 from mulligan.jobs.service import DEFAULT_COUNT_CAP
+
+if TYPE_CHECKING:
+    from mulligan.jobs.explain import Explanation
 
 # --- mulligan jobs list ---
 
 COLUMNS = ("id", "state", "phase", "kind", "queue", "attempt", "code", "created_at", "why")
-TABLE_COLUMNS = ("id", "phase", "kind", "attempt", "code", "age", "why")
+TABLE_COLUMNS = ("id", "phase", "job", "owner", "attempt", "age", "why")
+NARROW_COLUMNS = ("id", "phase", "job", "age", "why")
+NARROW = 100  # characters of a terminal that has no room for all columns
+JOB_WIDTH = 44  # characters of kind and title in a table
+NARROW_JOB_WIDTH = 26
 
 
 def show_list(
@@ -80,7 +77,7 @@ def show_list(
             _print_page(services, terms, found, output)
         else:
             empty = "" if found.partial else _empty_message(terms, cursor)
-            print_jobs(found, output, empty=empty)
+            _print_jobs(services, found, output, empty=empty)
         if found.cursor is not None:
             _print_next_page(services, terms, found, database)
 
@@ -93,7 +90,7 @@ def _print_page(
         raise click.UsageError("--page needs -o json or -o jsonl")
     total = services.jobs.count(join_filter(terms), cap=DEFAULT_COUNT_CAP)
     page = {
-        "jobs": [_list_record(job) for job in found],
+        "jobs": _list_records(services, found),
         "cursor": found.cursor,
         "partial": found.partial,
         "count": {"jobs": total, "capped": total.capped, "partial": total.partial},
@@ -113,19 +110,31 @@ def join_filter(terms: tuple[str, ...]) -> str:
     return shlex.join(terms)
 
 
-def print_jobs(found: Sequence[Job], output: str | None, *, empty: str) -> None:
+def _print_jobs(
+    services: StoreServices, found: Sequence[Job], output: str | None, *, empty: str
+) -> None:
     """Print jobs as rows. A table gets the age and a short reason."""
+    records = _list_records(services, found)
     if output_format(output) != "table":
-        print_rows([_list_record(job) for job in found], COLUMNS, output)
+        print_rows(records, COLUMNS, output)
         return
-    records = [
-        {**_list_record(job), "age": format_age(job), "why": _short_reason(job)} for job in found
+    is_narrow = terminal_width() < NARROW
+    for record, job in zip(records, found, strict=True):
+        width = NARROW_JOB_WIDTH if is_narrow else JOB_WIDTH
+        record["id"] = shorten_id(job.id)
+        record["job"] = cut_end(f"{job.kind} {record['title']}".strip(), width)
+        record["age"] = format_age(job)
+        record["why"] = _short_reason(job)
+    columns = NARROW_COLUMNS if is_narrow else TABLE_COLUMNS
+    print_rows(records, columns, output, empty=empty, truncate="why")
+
+
+def _list_records(services: StoreServices, found: Sequence[Job]) -> list[dict[str, Any]]:
+    titles = services.jobs.titles(found)
+    return [
+        {**job_record(job), "title": title, "code": failure_code(job)}
+        for job, title in zip(found, titles, strict=True)
     ]
-    print_rows(records, TABLE_COLUMNS, output, empty=empty, truncate="why")
-
-
-def _list_record(job: Job) -> dict[str, Any]:
-    return {**job_record(job), "code": failure_code(job)}
 
 
 def _empty_message(terms: tuple[str, ...], cursor: str | None) -> str:
@@ -151,10 +160,14 @@ def _print_next_page(
 
 
 def _short_reason(job: Job) -> str:
-    """Return why, without the state of a finished job: the state has its own column."""
-    if job.state not in TERMINAL:
-        return job.why
-    return job.why.partition(": ")[2] or job.why
+    """Return the failure code and why, without the state, which has its own column."""
+    if job.state is State.SUCCEEDED:
+        return ""
+    why = job.why
+    if job.state in TERMINAL:
+        why = why.partition(": ")[2] or why
+    code = failure_code(job)
+    return f"{code}: {why}" if code and code not in why else why
 
 
 def format_age(job: Job) -> str:
@@ -173,6 +186,7 @@ def failure_code(job: Job) -> str:
 FIELDS = (
     "id",
     "kind",
+    "title",
     "queue",
     "owner",
     "state",
@@ -180,6 +194,7 @@ FIELDS = (
     "priority",
     "attempt",
     "generation",
+    "retries",
     "failures",
     "losses",
     "max_retries",
@@ -192,7 +207,9 @@ FIELDS = (
     "finished_at",
     "deadline_at",
     "progress",
+    "progress_message",
     "cost",
+    "release",
     "payload",
     "result",
 )
@@ -203,25 +220,48 @@ def show_job(id_or_prefix: str, database: str | None, output: str | None) -> Non
     """Print one job with its attempts, newest first, and its events."""
     with open_services(database) as services:
         job = services.jobs.get(services.jobs.resolve(id_or_prefix))
+        title = services.jobs.titles([job])[0]
         events = services.jobs.history(job.id)
         with services.store.read() as tx:
             attempts = JobQueries(tx).list_attempts(job.id)[::-1]
-            batch = None if job.batch_id is None else BatchQueries(tx).get_batch(job.batch_id)
+            batch = None
+            if job.batch_id is not None:
+                batch = BatchQueries(tx).get_batch(job.batch_id)
     if is_json(output):
-        record = job_record(job) | {
-            "attempts_made": [attempt_record(attempt) for attempt in attempts],
-            "events": [event_record(event) for event in events],
-            "batch": None if batch is None else {"name": batch.name, "outcome": batch.outcome},
-        }
+        record = {**job_record(job), "title": title}
+        record["attempts_made"] = [attempt_record(attempt) for attempt in attempts]
+        record["events"] = [event_record(event) for event in events]
+        record["batch"] = None
+        if batch is not None:
+            record["batch"] = {"name": batch.name, "outcome": batch.outcome}
         print_json(record, output)
         return
     batch_name = "" if batch is None else batch.name
-    for line in (*_job_lines(job, batch_name), *_attempt_lines(attempts), *_event_lines(events)):
+    lines = [*_job_lines(job, title, batch_name), *_attempt_lines(attempts), *_event_lines(events)]
+    for line in lines:
         click.echo(line)
 
 
-def _job_lines(job: Job, batch_name: str) -> Iterable[str]:
-    record = job_record(job)
+def show_log(
+    id_or_prefix: str, token: int | None, database: str | None, output: str | None
+) -> None:
+    """Print the log of one attempt, or of the last that has one."""
+    with open_services(database) as services:
+        log = services.jobs.log(services.jobs.resolve(id_or_prefix), token)
+    if is_json(output):
+        print_json(log.to_json(), output)
+    else:
+        print_log(log)
+
+
+def print_log(log: LogOfAttempt) -> None:
+    """Print the records and stacks of an attempt."""
+    for line in log.lines():
+        click.echo(format_text(line))
+
+
+def _job_lines(job: Job, title: str, batch_name: str) -> Iterable[str]:
+    record = {**job_record(job), "title": title}
     for name in FIELDS:
         if name == "payload" or record[name] not in EMPTY_VALUES:
             yield f"{name + ':':<14}{format_cell(record[name])}"
@@ -242,12 +282,14 @@ def _attempt_lines(attempts: Sequence[AttemptRow]) -> Iterable[str]:
         record = attempt_record(row)
         ran = format_duration((row.ended_at - row.started_at) / SECOND)
         started = format_time(row.started_at)
-        yield f"  #{row.attempt}  {started}  ran {ran}  {row.ended}  {row.code or ''}".rstrip()
+        code = row.code or ""
+        yield f"  #{row.attempt}  {started}  ran {ran}  {row.ended}  {code}".rstrip()
         yield f"      {format_cell(row.reason)}"
         if row.code:
             yield f"      class {row.cls}, rule {row.rule}: {format_cell(row.public)}"
         yield from _detail_lines("evidence", record["evidence"])
-        private = {name: value for name, value in record["private"].items() if name != FACTS_KEY}
+        private = dict(record["private"])
+        private.pop(FACTS_KEY, None)
         yield from _detail_lines("private", private)
 
 
@@ -270,22 +312,39 @@ def format_event(event: Event, subject: str = "") -> str:
     attempt = f" #{event.attempt}" if event.attempt else ""
     actor = f" by {format_cell(event.actor)}" if event.actor else ""
     data = format_cell(_format_event_data(event.data))
-    return f"{format_time(event.at)}  {subject}{event.type}{attempt}{actor}  {data}".rstrip()
+    at = format_time(event.at)
+    return f"{at}  {subject}{event.type}{attempt}{actor}  {data}".rstrip()
 
 
 def _format_event_data(data: Mapping[str, Any]) -> str:
-    present = {name: value for name, value in data.items() if value not in (None, "", {}, [])}
-    return " ".join(f"{name}={_format_value(name, value)}" for name, value in present.items())
+    parts = []
+    for name, value in data.items():
+        if value not in (None, "", {}, []):
+            parts.append(f"{name}={_format_value(name, value)}")
+    return " ".join(parts)
 
 
-def _format_value(name: str, value: Any) -> Any:
-    is_time = name.endswith("_at") and isinstance(value, int)
-    return format_time(value) if is_time else value
+def _format_value(name: str, value: Any) -> str:
+    """Format a value of an event for people: times, durations, short numbers, no Python types."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and (name.endswith("_at") or name in TIME_FIELDS):
+        return format_time(value)
+    if is_whole and name.endswith("_ms"):
+        return format_duration(value / 1000)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    if isinstance(value, Mapping):
+        parts = (f"{key} {_format_value(key, one)}" for key, one in value.items())
+        return f"({', '.join(parts)})"
+    if isinstance(value, list | tuple):
+        return ",".join(_format_value("", one) for one in value)
+    return str(value)
 
 
 # --- mulligan jobs explain ---
 
 INDENT = "  "
+TIME_FIELDS = frozenset({"since", "until", "first", "oldest", "at"})  # of events, in microseconds
 
 
 class NextCommand(NamedTuple):
@@ -343,6 +402,8 @@ def _explanation_record(
 
 
 def _fact_lines(explanation: Explanation) -> Iterator[str]:
+    from mulligan.jobs.explain import Fact
+
     job = explanation.job
     facts = [Fact("queue", f"{job.queue}, priority {job.priority}"), *explanation.facts]
     if job.deadline_at is not None:
@@ -397,202 +458,3 @@ def _manual_moves(explanation: Explanation, verb: Verb) -> Iterator[tuple[tuple[
             yield ("cancel", job_id), "cancel it"
         case Verb.DISCARD:
             yield ("discard", job_id, "--reason", "WHY"), "give it up for good"
-
-
-# --- mulligan jobs watch: live display ---
-
-
-class Frame(NamedTuple):
-    """The current state of something that is watched."""
-
-    text: str  # one line, for pipes and logs
-    draw: Callable[[], Any]  # returns the rich renderable for a terminal
-    key: str  # the line is printed again when this changes
-
-
-ShowFrame = Callable[[Frame], None]
-
-
-@contextmanager
-def live_display() -> Iterator[ShowFrame]:
-    """Redraw frames in place on a terminal. Elsewhere print a line whenever the key changes."""
-    if not sys.stderr.isatty():
-        yield _print_changes()
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(stderr=True, highlight=False)
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield lambda frame: live.update(frame.draw())
-
-
-def _print_changes() -> ShowFrame:
-    last_key = ""
-
-    def show(frame: Frame) -> None:
-        nonlocal last_key
-        if frame.key != last_key:
-            last_key = frame.key
-            print_notice(frame.text)
-
-    return show
-
-
-# --- mulligan jobs watch ID ---
-
-JOB_INTERVAL = 0.2  # seconds
-
-
-def watch_job(
-    id_or_prefix: str, timeout: float | None, database: str | None, output: str | None
-) -> int:
-    """Follow one job until it ends or is parked. Return 0 if it succeeded."""
-    with open_services(database) as services, live_display() as show:
-        job = _follow_job(services, services.jobs.resolve(id_or_prefix), timeout, show)
-    if is_json(output):
-        print_json(job_record(job), output)
-    else:
-        print_tsv((job.id, job.state.value, job.phase))
-    print_notice(format_cell(job.why))
-    if job.state is State.SUCCEEDED:
-        return 0
-    print_notice(f"Details: {command_line('jobs', 'explain', job.id, database=database)}")
-    return EXIT_NOT_SUCCEEDED
-
-
-def _follow_job(
-    services: StoreServices, job_id: str, timeout: float | None, show: ShowFrame
-) -> Job:
-    deadline = deadline_after(timeout)
-    while True:
-        job = wait_for_database(lambda: services.jobs.get(job_id), deadline)
-        if job.state in TERMINAL or job.state is State.PARKED:
-            return job
-        show(_job_frame(job))
-        if is_past(deadline):
-            message = f"job {job_id} is still {job.state} after {timeout:g} s; it continues"
-            raise WaitTimeout(message)
-        time.sleep(JOB_INTERVAL)
-
-
-def _job_frame(job: Job) -> Frame:
-    progress = "" if job.progress is None else f" {job.progress:.0%}"
-    text = f"{job.phase}{progress}: {format_cell(job.why)}"
-    key = f"{job.phase} {job.attempt} {job.progress}"
-    return Frame(text, lambda: _draw_job(job, text), key)
-
-
-def _draw_job(job: Job, text: str) -> Any:
-    from rich.columns import Columns
-    from rich.progress_bar import ProgressBar
-    from rich.spinner import Spinner
-    from rich.text import Text
-
-    label = Text.assemble((f"{job.kind} ", "bold"), (text, style_of(job.phase)))
-    if job.progress is None:
-        return Spinner("dots", text=label)
-    return Columns([ProgressBar(total=1.0, completed=job.progress, width=24), label])
-
-
-# --- mulligan jobs watch FILTER ---
-
-COUNTS_INTERVAL = 0.5  # seconds
-Counts = dict[str, CappedCount]  # by state
-
-
-def watch_filter(
-    terms: tuple[str, ...],
-    timeout: float | None,
-    database: str | None,
-    output: str | None,
-    *,
-    follow: bool,
-) -> int:
-    """Follow the counts of a filter until no job waits or runs. Return 0 if all succeeded."""
-    where = parse_filter(join_filter(terms))
-    deadline = deadline_after(timeout)
-    with open_services(database) as services, live_display() as show:
-        while True:
-            counts = wait_for_database(lambda: _count_states(services, where), deadline)
-            show(_counts_frame(counts))
-            finished = not follow and not _has_unfinished(counts)
-            if finished or is_past(deadline):
-                break
-            time.sleep(COUNTS_INTERVAL)
-    _print_counts(counts, output)
-    if not finished and not follow:
-        raise WaitTimeout(_unfinished_message(counts, timeout))
-    failed = counts["dead"] or counts["parked"] or counts["cancelled"]
-    return EXIT_NOT_SUCCEEDED if failed else 0
-
-
-def _has_unfinished(counts: Counts) -> bool:
-    return any(counts[state] or counts[state].partial for state in ("queued", "running"))
-
-
-def _unfinished_message(counts: Counts, timeout: float | None) -> str:
-    is_partial = counts["queued"].partial or counts["running"].partial
-    at_least = "at least " if is_partial else ""
-    unfinished = counts["queued"] + counts["running"]
-    return f"{at_least}{unfinished} still wait or run after {timeout:g} s; they continue"
-
-
-def _count_states(services: StoreServices, where: Filter) -> Counts:
-    """Count per state. Each count stops at 10,000, or after reading 50,000 jobs."""
-    states = where.get("state", tuple(State))
-    wanted = (states,) if isinstance(states, str) else states
-    counts = {state.value: CappedCount(0) for state in State}
-    with services.store.read() as tx:
-        resolved = resolve_filter(tx, where)
-        for state in counts:
-            if state in wanted:
-                found = SearchQueries(tx).count_jobs_bounded(
-                    {**resolved, "state": state}, DEFAULT_COUNT_CAP
-                )
-                counts[state] = build_count(found, DEFAULT_COUNT_CAP)
-    return counts
-
-
-def _counts_frame(counts: Counts) -> Frame:
-    parts = [f"{_format_count(count)} {state}" for state, count in counts.items() if count]
-    text = ", ".join(parts) or "no job matches"
-    return Frame(text, lambda: _draw_counts(counts), text)
-
-
-def _format_count(count: CappedCount) -> str:
-    return f"{count:,}+" if count.capped or count.partial else f"{count:,}"
-
-
-def _draw_counts(counts: Counts) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
-    cells = []
-    for state, count in counts.items():
-        table.add_column(state.upper(), justify="right", min_width=9)
-        cells.append(Text(_format_count(count), style=style_of(state) if count else "dim"))
-    table.add_row(*cells)
-    return table
-
-
-def _print_counts(counts: Counts, output: str | None) -> None:
-    if is_json(output):
-        limits = {
-            "stops_at": DEFAULT_COUNT_CAP,
-            "capped": [state for state, count in counts.items() if count.capped],
-            "partial": [state for state, count in counts.items() if count.partial],
-        }
-        print_json({**counts, **limits}, output)
-        return
-    if output_format(output) == "table":
-        row = {state: _format_count(count) for state, count in counts.items()}
-        print_rows([row], list(counts), "table")
-    else:
-        for state, count in counts.items():
-            print_tsv((state, str(count)))
-    if any(count.partial for count in counts.values()):
-        print_notice(
-            f"Incomplete: read at most {EXAMINED_LIMIT:,} jobs for each state. Narrow the filter."
-        )

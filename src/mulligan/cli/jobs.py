@@ -54,8 +54,8 @@ ids_argument = click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete
 @click.option(
     "--page", is_flag=True, help="With -o json: an object with jobs, cursor, partial and count."
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_jobs(
     terms: tuple[str, ...],
     limit: int,
@@ -72,13 +72,28 @@ def list_jobs(
 
 @jobs.command("show")
 @id_argument
-@shared.database
-@shared.output
-def show(job_id: str, database: str | None, output: str | None) -> None:
+@click.option(
+    "--log",
+    is_flag=True,
+    help="Show the log and stacks of the last failed attempt.",
+)
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="With --log: the attempt with token N."
+)
+@shared.database_option
+@shared.output_option
+def show(
+    job_id: str, attempt: int | None, database: str | None, output: str | None, *, log: bool
+) -> None:
     """Show one job in full: fields, why, attempts with private details, events."""
-    from mulligan.cli.job_views import show_job
+    from mulligan.cli.job_views import show_job, show_log
 
-    show_job(job_id, database, output)
+    if log:
+        show_log(job_id, attempt, database, output)
+    elif attempt is not None:
+        raise click.UsageError("--attempt needs --log")
+    else:
+        show_job(job_id, database, output)
 
 
 @jobs.command("explain")
@@ -86,8 +101,8 @@ def show(job_id: str, database: str | None, output: str | None) -> None:
 @click.option(
     "--private", is_flag=True, help="Include messages and traces, which owners must not see."
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def explain(job_id: str, database: str | None, output: str | None, *, private: bool) -> None:
     """Explain a job: what happened, why it is in its state, its limits, and what to type next."""
     from mulligan.cli.job_views import show_explanation
@@ -111,8 +126,9 @@ def explain(job_id: str, database: str | None, output: str | None, *, private: b
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue until Ctrl-C, even if nothing waits or runs."
 )
-@shared.database
-@shared.output
+@click.option("--log", is_flag=True, help="With an ID: print the log of each failed attempt.")
+@shared.database_option
+@shared.output_option
 def watch(
     terms: tuple[str, ...],
     timeout: float | None,
@@ -120,11 +136,14 @@ def watch(
     output: str | None,
     *,
     follow: bool,
+    log: bool,
 ) -> int:
-    from mulligan.cli.job_views import watch_filter, watch_job
+    from mulligan.cli.status import watch_filter, watch_job
 
     if len(terms) == 1 and ":" not in terms[0]:
-        return watch_job(terms[0], timeout, database, output)
+        return watch_job(terms[0], timeout, database, output, log=log)
+    if log:
+        raise click.UsageError("--log needs the ID of one job")
     return watch_filter(terms, timeout, database, output, follow=follow)
 
 
@@ -138,7 +157,7 @@ def watch(
     is_flag=True,
     help="Include every finished attempt, with the private part of its failure.",
 )
-@shared.database
+@shared.database_option
 def export(terms: tuple[str, ...], database: str | None, *, attempts: bool) -> None:
     from mulligan.cli.job_transfer import run_export
 
@@ -147,9 +166,9 @@ def export(terms: tuple[str, ...], database: str | None, *, attempts: bool) -> N
 
 @jobs.command("import")
 @click.argument("file", type=click.File("rb"))
-@shared.dry_run
-@shared.database
-@shared.output
+@shared.dry_run_option
+@shared.database_option
+@shared.output_option
 def import_jobs(file: BinaryIO, database: str | None, output: str | None, *, dry_run: bool) -> int:
     """Enqueue the jobs that `jobs export` wrote: one job per line of FILE (-: standard input).
 
@@ -165,7 +184,7 @@ def import_jobs(file: BinaryIO, database: str | None, output: str | None, *, dry
 
 @jobs.command("index")
 @click.argument("kind", shell_complete=complete_kinds)
-@shared.database
+@shared.database_option
 def index(kind: str, database: str | None) -> None:
     """Index jobs of KIND that were enqueued before it declared its index, for `arg.` filters."""
     from mulligan.cli.job_transfer import run_index
@@ -186,24 +205,35 @@ def _add_repair_command(name: str, help_text: str, *options: Callable[[Any], Any
         *,
         dry_run: bool,
         filter_: str | None,
+        limit: int | None,
         yes: bool,
         **options: Any,
     ) -> int:
-        from mulligan.cli.job_repair import RepairRequest, repair_by_filter, repair_by_id
+        from mulligan.cli.job_repair import (
+            RepairRequest,
+            repair_by_filter,
+            repair_by_id,
+            repair_newest,
+        )
 
         if bool(ids) == (filter_ is not None):
-            raise click.UsageError("give job IDs or --filter, not both")
+            raise click.UsageError("name jobs by ID, or choose them with --filter FILTER")
         request = RepairRequest(name, options, dry_run=dry_run)
+        if limit is not None and filter_ is None:
+            raise click.UsageError("--limit needs --filter; it chooses the newest jobs that match")
+        if limit is not None:
+            return repair_newest(request, filter_ or "", limit, database, output)
         if filter_ is not None:
             return repair_by_filter(request, filter_, database, output, yes=yes)
         return repair_by_id(request, ids, database, output)
 
     command = shared.add_options(
         run,
-        shared.output,
-        shared.database,
+        shared.output_option,
+        shared.database_option,
         _yes_option,
-        shared.dry_run,
+        shared.dry_run_option,
+        _limit_option,
         _filter_option,
         *options,
         ids_argument,
@@ -216,6 +246,11 @@ _filter_option = click.option(
     "filter_",
     metavar="FILTER",
     help="Act on all jobs that match, as an operation (see `ops start`).",
+)
+_limit_option = click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    help="With --filter: only this many jobs, the newest first.",
 )
 _yes_option = click.option(
     "--yes", is_flag=True, help="With --filter: do not ask for confirmation."
@@ -262,4 +297,9 @@ _add_repair_command(
     "discard",
     "Give up dead or parked jobs for good: they become cancelled.",
     _required_reason,
+)
+_add_repair_command(
+    "undiscard",
+    "Undo a discard: the jobs are dead or parked again, and do not run.",
+    shared.reason_option,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.resources import files
@@ -9,11 +10,19 @@ from typing import Any, NamedTuple
 
 import click
 
+from mulligan.alerts.rules import format_measure
 from mulligan.alerts.service import AlertRule, AlertStatus
 from mulligan.cli import CommandGroup
 from mulligan.cli import options as shared
 from mulligan.cli.completion import complete_kinds, complete_queues
-from mulligan.cli.database import command_line, load_settings, open_existing, open_services
+from mulligan.cli.database import (
+    command_line,
+    load_settings,
+    load_settings_of_apps,
+    open_existing,
+    open_services,
+    with_app_settings,
+)
 from mulligan.cli.output import (
     draw_bar,
     draw_sparkline,
@@ -28,7 +37,8 @@ from mulligan.cli.output import (
     time_left,
     time_since,
 )
-from mulligan.core.format import format_duration, format_ordinal
+from mulligan.core.extras import check_extra
+from mulligan.core.format import format_cost, format_duration, format_ordinal
 from mulligan.core.statistics import Share
 from mulligan.insight.rules import Numbers, RetryCell, format_percent
 from mulligan.insight.service import Insight, load_insight
@@ -58,8 +68,8 @@ def alerts() -> None:
 
 @alerts.command("list")
 @click.option("--all", "include_resolved", is_flag=True, help="Include resolved alerts.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_alerts(database: str | None, output: str | None, *, include_resolved: bool) -> None:
     """List alerts that fire or are pending."""
     with open_services(database) as services:
@@ -69,8 +79,8 @@ def list_alerts(database: str | None, output: str | None, *, include_resolved: b
 
 
 @alerts.command("rules")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_rules(database: str | None, output: str | None) -> None:
     """List alert rules with their effective thresholds."""
     with open_services(database) as services:
@@ -89,8 +99,8 @@ def list_rules(database: str | None, output: str | None) -> None:
 )
 @click.option("--off", is_flag=True, help="End a silence.")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def silence(
     name: str,
     until: Any,
@@ -128,15 +138,15 @@ def _alert_record(alert: AlertStatus, output: str | None) -> dict[str, Any]:
 def _rule_record(rule: AlertRule, output: str | None) -> dict[str, Any]:
     if is_json(output):
         return {name: json_value(value) for name, value in asdict(rule).items()}
-    second_window = "" if rule.and_window is None else f" and {rule.and_window:g}"
+    windows = [rule.window] if rule.and_window is None else [rule.window, rule.and_window]
     return {
         "name": rule.name,
         "measure": rule.measure,
-        "above": f"{rule.above:g}",
-        "clear": f"{rule.clear:g}",
-        "window": f"{rule.window:g}{second_window}",
-        "least": f"{rule.least:g}",
-        "for": f"{rule.holds_for:g}",
+        "above": format_measure(rule.measure, rule.above),
+        "clear": format_measure(rule.measure, rule.clear),
+        "window": " and ".join(format_duration(window) for window in windows),
+        "least": f"{rule.least:,.0f}" if rule.least else "",
+        "for": format_duration(rule.holds_for) if rule.holds_for else "",
         "severity": rule.severity,
         "action": rule.action,
         "status": _rule_status(rule),
@@ -165,8 +175,8 @@ MAX_DAYS = 60
 )
 @click.option("--kind", help="Only this kind.", shell_complete=complete_kinds)
 @click.option("--queue", help="Only this queue.", shell_complete=complete_queues)
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def insight(
     since: float, kind: str | None, queue: str | None, database: str | None, output: str | None
 ) -> None:
@@ -176,7 +186,7 @@ def insight(
     """
     settings = load_settings(database)
     with open_existing(settings) as store:
-        found = load_insight(store, settings, since, kind, queue)
+        found = load_insight(store, with_app_settings(store, settings), since, kind, queue)
     if is_json(output):
         print_json(insight_record(found), output)
     elif output_format(output) == "tsv":
@@ -200,7 +210,7 @@ def insight_record(found: Insight) -> dict[str, Any]:
         "notes": found.notes,
         "numbers": {name: _json_tree(getattr(numbers, name)) for name in names},
         "advice": [advice._asdict() for advice in found.advice],
-        "lately": [_json_tree(rates) for rates in found.lately],
+        "recent": [_json_tree(rates) for rates in found.recent],
     }
 
 
@@ -223,9 +233,9 @@ def _print_tsv_rows(found: Insight) -> None:
     numbers = found.numbers
     for rate in _named_rates(numbers):
         _print_share("rate", rate.name, rate.share)
-    for recent in found.lately:
-        _print_share("lately", f"{recent.minutes} min failed", recent.failed)
-        _print_share("lately", f"{recent.minutes} min retries", recent.retries)
+    for rates in found.recent:
+        _print_share("recent", f"{rates.minutes} min failed", rates.failed)
+        _print_share("recent", f"{rates.minutes} min retries", rates.retries)
     for cell in numbers.cells:
         name = f"{cell.cls} {cell.code} {cell.dependency} {cell.attempt}"
         _print_share("attempt", name, cell.success)
@@ -283,7 +293,7 @@ def _no_jobs_lines(found: Insight, database: str | None) -> Iterator[str]:
 
 def _recent_lines(found: Insight) -> Iterator[str]:
     """Yield the last 5 minutes and the last hour, if workers have counted any attempts."""
-    counted = [rates for rates in found.lately if rates.failed.whole]
+    counted = [rates for rates in found.recent if rates.failed.whole]
     if counted:
         yield from ("", "Recently")
     for rates in counted:
@@ -299,12 +309,20 @@ def _day_lines(numbers: Numbers) -> Iterator[str]:
     if len(days) < 2:
         return
     jobs = [float(day.jobs) for day in days]
-    dead_shares = [
-        day.dead / max(1, day.succeeded + day.dead) if day.settled else None for day in days
-    ]
+    dead_shares: list[float | None] = []
+    worst_share = 0.0
+    for day in days:
+        if not day.settled:
+            dead_shares.append(None)
+            continue
+        share = day.dead / max(1, day.succeeded + day.dead)
+        dead_shares.append(share)
+        worst_share = max(worst_share, share)
     most_jobs = max(day.jobs for day in days)
-    worst_share = max((share for share in dead_shares if share is not None), default=0.0)
-    yield from ("", f"By day, {days[0].day:%d %b} to {days[-1].day:%d %b} (· not ended yet)")
+    first_day = f"{days[0].day:%d %b}"
+    last_day = f"{days[-1].day:%d %b}"
+    yield ""
+    yield f"By day, {first_day} to {last_day} (· not ended yet)"
     yield f"  jobs  {draw_sparkline(jobs)}  at most {most_jobs:,} a day"
     yield f"  dead  {draw_sparkline(dead_shares)}  at most {format_percent(worst_share)} of ended"
 
@@ -349,7 +367,9 @@ def _rate_lines(numbers: Numbers) -> Iterator[str]:
 
 
 def _format_share(share: Share) -> str:
-    return f"{share.part} of {share.whole}, {share.low * 100:.0f}–{share.high * 100:.0f} %"
+    low = share.low * 100
+    high = share.high * 100
+    return f"{share.part} of {share.whole}, {low:.0f}–{high:.0f} %"
 
 
 def _delay_lines(numbers: Numbers) -> Iterator[str]:
@@ -379,9 +399,11 @@ def _success_by_attempt_lines(numbers: Numbers) -> Iterator[str]:
     most_trials_first = sorted(numbers.cells, key=lambda cell: -cell.success.whole)
     shown = most_trials_first[:MAX_LINES]
     for cell in sorted(shown, key=lambda cell: cell[:4]):
-        bar = draw_bar(cell.success.value)
+        failure = _format_failure(cell)
         attempt = format_ordinal(cell.attempt)
-        yield f"  {_format_failure(cell):<44.44} {attempt:>5} {bar} {_format_counts(cell.success)}"
+        bar = draw_bar(cell.success.value)
+        counts = _format_counts(cell.success)
+        yield f"  {failure:<44.44} {attempt:>5} {bar} {counts}"
     hidden = len(numbers.cells) - len(shown)
     if hidden:
         yield f"  and {hidden} more with fewer trials: mulligan insight -o json"
@@ -421,14 +443,14 @@ def _cost_lines(numbers: Numbers) -> Iterator[str]:
     for waste in numbers.wasted[:MAX_LINES]:
         bar = draw_bar(waste.seconds / most)
         work = format_duration(round(waste.seconds, 3))
-        cost = f", cost {waste.cost:g}" if waste.cost else ""
+        cost = f", cost {format_cost(waste.cost)}" if waste.cost else ""
         yield f"  {waste.cls:<14} {bar} {work:>8} of work in {waste.failures} failures{cost}"
     if numbers.retry_cost:
         per_job = numbers.retry_cost_per_job or 0.0
         per_retried = numbers.retry_cost_per_retried or 0.0
         yield (
-            f"  retries cost {numbers.retry_cost:g}: "
-            f"{per_job:.4g} for each job, {per_retried:.4g} for each retried"
+            f"  retries cost {format_cost(numbers.retry_cost)}: "
+            f"{format_cost(per_job)} for each job, {format_cost(per_retried)} for each retried job"
         )
 
 
@@ -444,28 +466,32 @@ def _advice_lines(found: Insight) -> Iterator[str]:
 
 FILES = {"rules": "alerts.yml", "dashboard": "dashboard.json"}
 RUNBOOK = "runbook_url: docs/"
+METRIC_PREFIX = re.compile(r"\bmulligan_(?=[a-z])")
 
 
 @click.command("metrics")
 @click.argument("what", type=click.Choice(["now", *FILES]), default="now")
 @click.option("--docs", help="Base URL of the documentation, for the runbook links of the rules.")
-@shared.database
+@shared.database_option
 def metrics(what: str, docs: str | None, database: str | None) -> None:
     """Print Prometheus metrics (now), Prometheus alert rules, or a Grafana dashboard.
 
     WHAT is now (the default), rules or dashboard.
     """
+    settings = load_settings_of_apps(database)
     if what in FILES:
-        click.echo(_read_file(FILES[what], docs), nl=False)
+        click.echo(_read_file(FILES[what], docs, settings.metrics_prefix), nl=False)
         return
+    check_extra("web", "mulligan metrics")
     from mulligan.observability.exporter import render
 
-    with open_existing(load_settings(database)) as store:
-        click.echo(render(store), nl=False)
+    with open_existing(settings) as store:
+        click.echo(render(store, settings.metrics_prefix), nl=False)
 
 
-def _read_file(name: str, docs: str | None) -> str:
+def _read_file(name: str, docs: str | None, prefix: str) -> str:
     text = files("mulligan.observability").joinpath("rules", name).read_text(encoding="utf-8")
+    text = METRIC_PREFIX.sub(prefix, text)
     if docs is None:
         return text
     return text.replace(RUNBOOK, f"runbook_url: {docs.rstrip('/')}/")

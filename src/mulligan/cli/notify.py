@@ -49,8 +49,8 @@ _subscription_argument = click.argument(
 
 @notify.command("list")
 @_owner_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_subscriptions(owner: str | None, database: str | None, output: str | None) -> None:
     """List all subscriptions, including those declared in code."""
     with open_services(database) as services:
@@ -94,8 +94,8 @@ def _channel_options(command: F) -> F:
 )
 @click.option("--name", default="", help="A name for people.")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def add(
     events: tuple[str, ...],
     filter_: str,
@@ -128,7 +128,7 @@ def _take_channel(options: dict[str, Any]) -> Channel:
 @notify.command("remove")
 @_subscription_argument
 @shared.reason_option
-@shared.database
+@shared.database_option
 def remove(subscription: str, reason: str, database: str | None) -> None:
     """Delete a stored subscription. Its waiting messages are not sent."""
     with open_services(database) as services:
@@ -140,8 +140,8 @@ def remove(subscription: str, reason: str, database: str | None) -> None:
 @notify.command("enable")
 @_subscription_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def enable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Enable a subscription. Events from now on are sent."""
     with open_services(database) as services:
@@ -156,8 +156,8 @@ def enable(subscription: str, reason: str, database: str | None, output: str | N
 @notify.command("disable")
 @_subscription_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def disable(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Disable a subscription. Its waiting messages are not sent."""
     with open_services(database) as services:
@@ -171,8 +171,8 @@ def disable(subscription: str, reason: str, database: str | None, output: str | 
 @notify.command("rotate")
 @_subscription_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def rotate(subscription: str, reason: str, database: str | None, output: str | None) -> None:
     """Give a webhook a new secret. The previous one stays valid until the next rotation."""
     with open_services(database) as services:
@@ -189,8 +189,8 @@ def rotate(subscription: str, reason: str, database: str | None, output: str | N
 
 @notify.command("test")
 @_subscription_argument
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def test(subscription: str, database: str | None, output: str | None) -> None:
     """Send a test message. A worker delivers it."""
     with open_services(database) as services:
@@ -238,8 +238,8 @@ def _subscription_status(subscription: Subscription) -> str:
 )
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
 @click.option("--before", metavar="ID", help="Next page: the ID of the last delivery above.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_deliveries(
     subscription: str | None,
     database: str | None,
@@ -265,12 +265,13 @@ def _delivery_record(delivery: Delivery, output: str | None) -> dict[str, Any]:
     if is_json(output):
         return {name: json_value(value) for name, value in asdict(delivery).items()}
     summary = delivery.summary
-    if delivery.error and delivery.state != State.SUCCEEDED:
-        summary = f"{summary} ({delivery.error})"
+    problem = delivery.skipped or delivery.error
+    if problem and delivery.state != State.SUCCEEDED:
+        summary = f"{summary} ({problem})"
     return {
         "id": delivery.id,
         "subscription": delivery.subscription,
-        "state": delivery.state.value,
+        "state": "skipped" if delivery.skipped else delivery.state.value,
         "attempts": str(delivery.attempts),
         "type": delivery.type,
         "age": time_since(delivery.created_at),

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,11 +24,14 @@ from mulligan.cli.database import (
     print_notice,
     wait_for_database,
 )
-from mulligan.cli.job_views import Frame, ShowFrame, join_filter, live_display
+from mulligan.cli.job_views import join_filter
 from mulligan.cli.output import (
+    Frame,
+    ShowFrame,
     format_cell,
     is_json,
     json_value,
+    live_display,
     output_format,
     print_facts,
     print_json,
@@ -36,11 +39,13 @@ from mulligan.cli.output import (
 )
 from mulligan.core.errors import WaitTimeout
 from mulligan.core.format import format_rate
-from mulligan.operations.request import OperationPreview
-from mulligan.operations.rules import Action, ItemCounts, ItemOutcome, format_percent
-from mulligan.operations.service import ITEM_FILTERS, Item, Operation, Operations
-from mulligan.storage import Store
+from mulligan.operations.rules import ITEM_FILTERS, Action, ItemCounts, ItemOutcome, format_percent
 from mulligan.worker.queries import WorkerQueries
+
+if TYPE_CHECKING:
+    from mulligan.operations.request import OperationPreview
+    from mulligan.operations.service import Item, Operation, Operations
+    from mulligan.storage import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,42 +74,12 @@ _owner_option = click.option("--owner", help="Only what this owner may see.")
 # --- Options of commands that start an operation ---
 
 
-class StepsParam(click.ParamType[list[int | str]]):
-    """Step sizes: 1,10,100,rest."""
-
-    name = "steps"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int | str]:
-        del param, ctx
-        parts = [part.strip() for part in str(value).split(",")]
-        return [int(part) if part.isdecimal() else part for part in parts]
-
-
-class ShareParam(click.ParamType[float]):
-    """A share: 0.1 or 10%."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip()
-        try:
-            if text.endswith("%"):
-                return float(text.removesuffix("%")) / 100
-            return float(text)
-        except ValueError:
-            self.fail(f"invalid share {value!r}. Use 10% or 0.1.", param, ctx)
-
-
 def bulk_options(command: F) -> F:
     """Add the options of every command that starts an operation."""
     return shared.add_options(
         command,
-        shared.output,
-        shared.database,
+        shared.output_option,
+        shared.database_option,
         click.option(
             "--timeout",
             type=shared.DurationParam(),
@@ -116,12 +91,12 @@ def bulk_options(command: F) -> F:
             is_flag=True,
             help=f"Do not ask for confirmation above {CONFIRM_ABOVE} jobs.",
         ),
-        shared.dry_run,
+        shared.dry_run_option,
         click.option("--key", help="Idempotency key: a second start returns the same operation."),
         click.option("--owner", help="Only jobs of this owner, who then owns the operation."),
         click.option(
             "--stop-if",
-            type=ShareParam(),
+            type=shared.ShareParam(),
             default="10%",
             show_default=True,
             help="Stop if more than this share of a step fails again with the same cause.",
@@ -133,7 +108,7 @@ def bulk_options(command: F) -> F:
         ),
         click.option(
             "--steps",
-            type=StepsParam(),
+            type=shared.StepsParam(),
             help="Sizes of the steps, each judged before the next. Default for retry: "
             "1,10,100,rest.",
         ),
@@ -231,8 +206,8 @@ def _confirm(preview: OperationPreview, *, yes: bool) -> None:
 @ops.command("list")
 @_owner_option
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500))
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_operations(
     owner: str | None, limit: int, database: str | None, output: str | None
 ) -> None:
@@ -254,8 +229,8 @@ def list_operations(
     type=shared.DurationParam(),
     help="With --watch: stop watching after 30, 5m, 2h. The operation continues.",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def show(
     operation: str,
     owner: str | None,
@@ -285,8 +260,8 @@ ITEM_COLUMNS = ("place", "job", "step", "state", "outcome", "code", "why")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 10_000))
 @click.option("--after", default=0, help="Next page: the place of the last job above.")
 @_owner_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def items(
     operation: str,
     outcome: str | None,
@@ -318,8 +293,8 @@ def _item_record(item: Item) -> dict[str, Any]:
 @ops.command("pause")
 @_id_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def pause(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """Pause an operation. Jobs that it has already moved continue."""
     with open_services(database) as services:
@@ -331,8 +306,8 @@ def pause(operation: str, reason: str, database: str | None, output: str | None)
 @ops.command("resume")
 @_id_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def resume(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """Resume a paused operation."""
     with open_services(database) as services:
@@ -345,8 +320,8 @@ def resume(operation: str, reason: str, database: str | None, output: str | None
 @ops.command("abort")
 @_id_argument
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def abort(operation: str, reason: str, database: str | None, output: str | None) -> None:
     """End an operation for good. Jobs that it has not moved yet stay untouched."""
     with open_services(database) as services:
@@ -512,6 +487,7 @@ def _operation_facts(operation: Operation) -> list[tuple[str, str]]:
     step_sizes = [f"{step.ended:,} of {step.size:,}" for step in operation.steps]
     limit = format_percent(operation.stop_if)
     joined = f"{operation.joined:,} more match now; not touched" if operation.joined else ""
+    under_way = f"{counts.sent:,}" if counts.sent else ""
     return [
         ("operation", operation.id),
         ("action", _format_action(operation)),
@@ -523,7 +499,7 @@ def _operation_facts(operation: Operation) -> list[tuple[str, str]]:
         ("reason", operation.reason),
         ("total", f"{operation.total:,}"),
         ("ended", ", ".join(_outcome_counts(counts))),
-        ("under way", f"{counts.sent:,}" if counts.sent else ""),
+        ("under way", under_way),
         ("untouched", f"{operation.untouched:,}"),
         ("step", _format_step(operation)),
         ("steps", ", ".join(step_sizes)),
@@ -562,7 +538,12 @@ def print_preview(preview: OperationPreview, output: str | None) -> None:
 def preview_facts(preview: OperationPreview) -> list[tuple[str, str]]:
     """Return the (name, value) pairs of a preview that are not empty."""
     owners = {owner or "(none)": jobs for owner, jobs in preview.owners.items()}
-    cost = f"{preview.cost:g} so far, about {preview.estimated_cost:g} more"
+    cost = ""
+    if preview.cost:
+        cost = f"{preview.cost:g} so far, about {preview.estimated_cost:g} more"
+    step_sizes = []
+    if preview.count:
+        step_sizes = [f"{size:,}" for size in preview.steps]
     facts = [
         ("action", preview.action),
         ("means", preview.fixed),
@@ -570,15 +551,14 @@ def preview_facts(preview: OperationPreview) -> list[tuple[str, str]]:
         ("codes", _list_counts(preview.codes)),
         ("kinds", _list_counts(preview.kinds)),
         ("owners", _list_counts(owners)),
-        ("steps", ", ".join(f"{size:,}" for size in preview.steps) if preview.count else ""),
-        ("cost", cost if preview.cost else ""),
+        ("steps", ", ".join(step_sizes)),
+        ("cost", cost),
         ("chance", _describe_chance(preview)),
     ]
-    facts += [("held", f"{held.jobs:,} would wait: {held.why}") for held in preview.held]
-    facts += [
-        ("refused", f"{refused.jobs:,} would be refused: {refused.why}")
-        for refused in preview.refused
-    ]
+    for held in preview.held:
+        facts.append(("held", f"{held.jobs:,} would wait: {held.why}"))
+    for refused in preview.refused:
+        facts.append(("refused", f"{refused.jobs:,} would be refused: {refused.why}"))
     return [(name, value) for name, value in facts if value]
 
 
@@ -596,7 +576,8 @@ def _describe_chance(preview: OperationPreview) -> str:
 
 
 def _list_counts(counts: Mapping[str, int]) -> str:
-    parts = [f"{name} {jobs:,}" for name, jobs in list(counts.items())[:MAX_LISTED]]
+    listed = list(counts.items())[:MAX_LISTED]
+    parts = [f"{name} {jobs:,}" for name, jobs in listed]
     if len(counts) > MAX_LISTED:
         parts.append(f"{len(counts) - MAX_LISTED} more")
     return ", ".join(parts)

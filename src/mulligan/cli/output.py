@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from mulligan.cli import unknown_name_message
+from mulligan.cli.options import FIELDS_KEY, HEADER_KEY
 from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
 from mulligan.core.format import format_duration, safe_text
@@ -38,6 +41,8 @@ NO_WRAP_COLUMNS = frozenset(
         "attempt",
         "code",
         "kind",
+        "job",
+        "owner",
         "host",
         "renewed",
         "group",
@@ -84,11 +89,13 @@ def print_rows(
     """
     form = output_format(output)
     if form == "json":
-        click.echo(to_json(list(records), indent=2))
+        click.echo(to_json([select_fields(record) for record in records], indent=2))
     elif form == "jsonl":
         for record in records:
-            click.echo(to_json(record))
+            click.echo(to_json(select_fields(record)))
     elif form == "tsv":
+        if _context_value(HEADER_KEY):
+            print_tsv(columns)
         for record in records:
             print_tsv(record.get(column) for column in columns)
     elif records:
@@ -107,7 +114,24 @@ def print_record(record: Record, columns: Sequence[str], output: str | None) -> 
 
 def print_json(value: Any, output: str | None) -> None:
     """Print a value as JSON: indented for json, on one line for jsonl."""
-    click.echo(to_json(value, 2 if output == "json" else None))
+    indent = 2 if output == "json" else None
+    click.echo(to_json(select_fields(value), indent))
+
+
+def select_fields(record: Any) -> Any:
+    """Return only the fields that --json names; the whole record without it."""
+    fields = _context_value(FIELDS_KEY)
+    if fields is None or not isinstance(record, Mapping):
+        return record
+    for field in fields:
+        if field not in record:
+            raise click.UsageError(unknown_name_message("field", field, list(record)))
+    return {field: record[field] for field in fields}
+
+
+def _context_value(key: str) -> Any:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(key)
 
 
 def print_tsv(values: Iterable[Any]) -> None:
@@ -137,6 +161,13 @@ def _print_table(records: Sequence[Record], columns: Sequence[str], truncate: st
     console.print(build_table(records, columns, console.width, truncate))
 
 
+def terminal_width() -> int:
+    """Return the width of the terminal that tables are printed to."""
+    from rich.console import Console
+
+    return Console().width
+
+
 def build_table(
     records: Sequence[Record], columns: Sequence[str], width: int, truncate: str = ""
 ) -> Any:
@@ -144,7 +175,9 @@ def build_table(
     from rich.table import Table
     from rich.text import Text
 
-    rows = [{column: format_cell(record.get(column)) for column in columns} for record in records]
+    rows = []
+    for record in records:
+        rows.append({column: format_cell(record.get(column)) for column in columns})
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: Any = "right" if column in RIGHT_ALIGNED_COLUMNS else "left"
@@ -237,6 +270,46 @@ def _spark(value: float | None, largest: float) -> str:
     return _LEVELS[min(7, int(value / largest * 7.999))]
 
 
+# --- Live display ---
+
+
+class Frame(NamedTuple):
+    """The current state of something that is watched."""
+
+    text: str  # one line, for pipes and logs
+    draw: Callable[[], Any]  # returns the rich renderable for a terminal
+    key: str  # the line is printed again when this changes
+
+
+ShowFrame = Callable[[Frame], None]
+
+
+@contextmanager
+def live_display() -> Iterator[ShowFrame]:
+    """Redraw frames in place on a terminal. Elsewhere print a line whenever the key changes."""
+    if not sys.stderr.isatty():
+        yield _print_changes()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield lambda frame: live.update(frame.draw())
+
+
+def _print_changes() -> ShowFrame:
+    last_key = ""
+
+    def show(frame: Frame) -> None:
+        nonlocal last_key
+        if frame.key != last_key:
+            last_key = frame.key
+            click.echo(frame.text, err=True)
+
+    return show
+
+
 # --- Values ---
 
 
@@ -261,6 +334,10 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 def json_value(value: Any) -> Any:
     """Return the value as JSON carries it: times in ISO format, everything else unchanged."""
+    if isinstance(value, Mapping):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
     return value.isoformat() if isinstance(value, datetime) else value
 
 
@@ -305,4 +382,4 @@ def attempt_record(attempt: AttemptRow) -> dict[str, Any]:
 
 def event_record(event: Event) -> dict[str, Any]:
     """Return an event with its time in ISO format."""
-    return {**event._asdict(), "at": to_datetime(event.at).isoformat()}
+    return {**event._asdict(), "seq": event.seq, "at": to_datetime(event.at).isoformat()}

@@ -27,13 +27,12 @@ from mulligan.cli.output import (
     print_tsv,
     to_json,
 )
-from mulligan.core.attempt import RETRYABLE, Failure
+from mulligan.core.attempt import RETRYABLE, Alarm, Failure
 from mulligan.core.errors import ConfigError
 from mulligan.core.format import format_duration, format_size
 from mulligan.failures.capture import classify, explain_group
 from mulligan.failures.rule_sources import load_configured_rules, pack
 from mulligan.failures.rules import Rule
-from mulligan.manifest.declared import load_rules
 from mulligan.retries.backoff import Backoff
 from mulligan.retries.policy import Then, to_steps
 from mulligan.retries.preview import ClassPreview, PlannedAttempt, redact_settings
@@ -42,6 +41,7 @@ from mulligan.retries.service import (
     Backtest,
     PolicyExplanation,
     PolicyField,
+    load_declared_rules,
     run_backtest,
 )
 
@@ -83,8 +83,8 @@ WINDOW_WIDTH = 32  # characters
 
 @policy.command("show")
 @click.argument("kind", required=False, shell_complete=complete.complete_kinds)
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def show(kind: str | None, database: str | None, output: str | None) -> None:
     """Show the effective policy of KIND and when its attempts start. Without KIND: list all."""
     with open_services(database) as services:
@@ -110,10 +110,13 @@ def _show_all(explanations: Sequence[PolicyExplanation], output: str | None) -> 
 def _kind_row(explanation: PolicyExplanation) -> dict[str, Any]:
     retries = explanation.field("max_retries")
     backoff = explanation.field("backoff")
-    last_start = max((cls.calendar[-1].at_latest for cls in explanation.classes), default=0.0)
-    not_retried = [
-        cls.cls for cls in explanation.classes if not cls.retried and cls.cls in RETRYABLE
-    ]
+    last_start = 0.0
+    not_retried = []
+    for cls in explanation.classes:
+        last_start = max(last_start, cls.calendar[-1].at_latest)
+        if not cls.retried and cls.cls in RETRYABLE:
+            not_retried.append(cls.cls)
+    last_try = f"within {format_duration(last_start)}" if last_start else "at once"
     return {
         "kind": explanation.kind or "(system)",
         "queue": explanation.queue,
@@ -121,7 +124,7 @@ def _kind_row(explanation: PolicyExplanation) -> dict[str, Any]:
         "from": retries.origin,
         "backoff": backoff.value.describe(),
         "not_retried": _join(not_retried),
-        "last_try": f"within {format_duration(last_start)}" if last_start else "at once",
+        "last_try": last_try,
     }
 
 
@@ -232,13 +235,16 @@ def _class_row(cls: ClassPreview) -> dict[str, Any]:
 
 
 def _rule_row(rule: Rule) -> dict[str, Any]:
+    limit = "" if rule.max_retries is None else rule.max_retries
+    backoff = rule.backoff.describe() if rule.backoff else ""
+    steps = _format_steps(to_steps(rule.then)) if rule.then else ""
     return {
         "rule": rule.id,
         "code": rule.code,
         "class": rule.cls,
-        "limit": "" if rule.max_retries is None else rule.max_retries,
-        "backoff": rule.backoff.describe() if rule.backoff else "",
-        "then": _format_steps(to_steps(rule.then)) if rule.then else "",
+        "limit": limit,
+        "backoff": backoff,
+        "then": steps,
         "more": _join(_rule_notes(rule)),
     }
 
@@ -247,7 +253,7 @@ def _rule_notes(rule: Rule) -> list[str]:
     notes = []
     if not rule.wait_for_hint:
         notes.append("ignores Retry-After")
-    if rule.alarm:
+    if rule.alarm != Alarm.NOTIFY:
         notes.append(f"alarm {rule.alarm}")
     if rule.runbook:
         notes.append(f"see {rule.runbook}")
@@ -360,8 +366,8 @@ NUMBER_FACTS = ("http_status", "exit_code", "signal", "errno")
     type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
     help="Classify a file: one error per line, as JSON. - reads stdin.",
 )
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def test_command(
     text: str,
     kind: str | None,
@@ -388,7 +394,7 @@ def _load_rules(kind: str | None, database: str | None) -> Sequence[Rule]:
     if kind is None:
         return load_configured_rules(settings)
     with open_existing(settings) as store, store.read() as tx:
-        return load_rules(tx, kind)
+        return load_declared_rules(tx, kind)
 
 
 def _failure_record(failure: Failure) -> dict[str, Any]:
@@ -411,7 +417,8 @@ def _print_failure(failure: Failure, group_parts: Mapping[str, Any], output: str
         return
     is_tsv = output_format(output) == "tsv"
     for name, value in _failure_facts(failure, group_parts):
-        click.echo(f"{name}\t{value}" if is_tsv else f"{name:<15} {value}")
+        label = f"{name}\t" if is_tsv else f"{name:<15} "
+        click.echo(f"{label}{value}")
 
 
 def _failure_facts(failure: Failure, group_parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -518,8 +525,8 @@ CHANGE_COLUMNS = ("times", "effect", "before", "after", "sample")
     help="Jobs enqueued within this time: 2h, 7d.",
 )
 @click.option("--kind", help="Only this kind.", shell_complete=complete.complete_kinds)
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def backtest(
     names: tuple[str, ...], since: float, kind: str | None, database: str | None, output: str | None
 ) -> None:

@@ -45,8 +45,8 @@ def schedules() -> None:
 
 
 @schedules.command("list")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_schedules(database: str | None, output: str | None) -> None:
     """List schedules by name."""
     with open_services(database) as services:
@@ -94,8 +94,8 @@ def _format_local(at: datetime | None) -> str:
 @schedules.command("next")
 @click.argument("name")
 @click.option("-n", "count", type=int, default=5, show_default=True, help="Number of runs.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def show_next(name: str, count: int, database: str | None, output: str | None) -> None:
     """Show the next runs of a schedule, in its time zone and in UTC."""
     with open_services(database) as services:
@@ -103,7 +103,8 @@ def show_next(name: str, count: int, database: str | None, output: str | None) -
     now = datetime.now(UTC)
     is_table = output_format(output) == "table"
     records = [_next_record(at, now) for at in times]
-    print_rows(records, NEXT_TABLE_COLUMNS if is_table else NEXT_COLUMNS, output)
+    columns = NEXT_TABLE_COLUMNS if is_table else NEXT_COLUMNS
+    print_rows(records, columns, output)
 
 
 def _next_record(at: datetime, now: datetime) -> dict[str, str]:
@@ -118,8 +119,8 @@ def _next_record(at: datetime, now: datetime) -> dict[str, str]:
 @schedules.command("run")
 @click.argument("name")
 @shared.reason_option
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def run(name: str, reason: str, database: str | None, output: str | None) -> None:
     """Enqueue a job of a schedule now, in addition to its regular runs, and print its id."""
     with open_services(database) as services:
@@ -135,7 +136,7 @@ def run(name: str, reason: str, database: str | None, output: str | None) -> Non
 @click.argument("name")
 @shared.duration_option
 @shared.reason_option
-@shared.database
+@shared.database_option
 def pause(name: str, until: float | None, reason: str, database: str | None) -> None:
     """Pause a schedule. Runs that fall into the pause are skipped."""
     with open_services(database) as services:
@@ -148,7 +149,7 @@ def pause(name: str, until: float | None, reason: str, database: str | None) -> 
 @schedules.command("resume")
 @click.argument("name")
 @shared.reason_option
-@shared.database
+@shared.database_option
 def resume(name: str, reason: str, database: str | None) -> None:
     """Resume a schedule. Runs that were skipped meanwhile are not made up for."""
     with open_services(database) as services:

@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import IO, Any
 
 import click
@@ -18,16 +19,18 @@ import click
 from mulligan.alerts.chore import AlertChecker
 from mulligan.app.background import stop_at_end_of_stdin
 from mulligan.cli import options as shared
-from mulligan.cli.app_facts import load_app_settings
+from mulligan.cli.app_facts import load_app_facts, load_app_settings
 from mulligan.cli.database import Notices, open_or_create, print_notice
 from mulligan.config import Settings, read_settings
+from mulligan.core.extras import check_extra
+from mulligan.core.settings import PASSED_SETTINGS
 from mulligan.notifications.dispatcher import Dispatcher
 from mulligan.observability import logs
 from mulligan.observability.event_counts import EventCounter
 from mulligan.storage import Store
+from mulligan.worker.supervisor.chores import PeriodicTask
 from mulligan.worker.supervisor.main import Supervisor, WorkerOptions
-from mulligan.worker.supervisor.periodic import PeriodicTask
-from mulligan.worker.supervisor.stderr import StderrHandler
+from mulligan.worker.supervisor.runner_process import StderrHandler
 
 WEB_MODULE = "mulligan.http.app"
 CLOSE_TIMEOUT = 5.0  # seconds until a companion process is killed
@@ -37,6 +40,8 @@ SETTING_NAMES = {
     "database": "database_url",
     "concurrency": "worker.concurrency",
     "runners": "worker.runners",
+    "max_jobs_per_runner": "worker.max_jobs_per_runner",
+    "max_memory_per_runner": "worker.max_memory_per_runner",
     "log_level": "log.level",
     "log_format": "log.format",
     "host": "web.host",
@@ -48,16 +53,37 @@ SETTING_NAMES = {
 
 @click.command("worker")
 @click.argument("app")
+@click.option("--reload", is_flag=True, help="Restart when a source file changes: to develop.")
+@click.option(
+    "--canary",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="SHARE",
+    help="Run at most this share of each kind (0.05) until the release is judged.",
+)
 @shared.worker_options
 def worker(
-    app: str, queues: frozenset[str] | None, *, leave_with_stdin: bool, **options: Any
+    app: str,
+    queues: frozenset[str] | None,
+    canary: float | None,
+    *,
+    leave_with_stdin: bool,
+    reload: bool,
+    **options: Any,
 ) -> int:
     """Run the jobs of APP (module:attribute) until SIGTERM or Ctrl-C."""
     prepare_process(leave_with_stdin=leave_with_stdin)
-    settings = load_app_settings(app, settings_from_options(options))
+    flags = settings_from_options(options)
+    if reload and canary is not None:
+        message = "--canary is for deployed workers; remove it or --reload"
+        raise click.UsageError(message)
+    if reload:
+        from mulligan.cli.reload import Reloader
+
+        return Reloader(partial(load_app_facts, app, flags), worker_command(app, queues)).run()
+    settings = passed_settings() or load_app_settings(app, flags)
     configure_logging(settings)
     with open_or_create(settings) as store:
-        return run_worker(store, settings, WorkerOptions(app, queues))
+        return run_worker(store, settings, WorkerOptions(app, queues, canary))
 
 
 # --- mulligan up ---
@@ -69,6 +95,7 @@ def worker(
 @shared.web_options
 def up(app: str, queues: frozenset[str] | None, *, leave_with_stdin: bool, **options: Any) -> int:
     """Run the jobs of APP (module:attribute) and serve the dashboard. Prints its address."""
+    check_extra("web", "the dashboard")
     prepare_process(leave_with_stdin=leave_with_stdin)
     settings = load_app_settings(app, settings_from_options(options))
     configure_logging(settings)
@@ -82,16 +109,17 @@ def up(app: str, queues: frozenset[str] | None, *, leave_with_stdin: bool, **opt
 
 @click.command("web")
 @click.argument("app", required=False)
-@shared.database
+@shared.database_option
 @shared.web_options
 def web(app: str | None, **options: Any) -> None:
     """Serve the dashboard and the HTTP API. Prints the address.
 
     With APP: on the database of that app.
     """
+    check_extra("web", "the dashboard")
     flags = settings_from_options(options)
     settings = read_settings(flags) if app is None else load_app_settings(app, flags)
-    export_web_settings(settings)
+    os.environ[PASSED_SETTINGS] = settings.to_json()
     sys.stdout.flush()
     arguments = [sys.executable, "-m", WEB_MODULE]
     if options["port"] is None:
@@ -100,6 +128,20 @@ def web(app: str | None, **options: Any) -> None:
 
 
 # --- Preparation ---
+
+
+def worker_command(app: str, queues: frozenset[str] | None) -> list[str]:
+    """Return the arguments of a worker that gets its settings from this process."""
+    command = ["worker", app]
+    if queues is not None:
+        command += ["--queues", ",".join(sorted(queues))]
+    return command
+
+
+def passed_settings() -> Settings | None:
+    """Return the settings that the process passed which started this one; None if it did not."""
+    passed = os.environ.pop(PASSED_SETTINGS, "")
+    return Settings.from_json(passed) if passed else None
 
 
 def prepare_process(*, leave_with_stdin: bool = False) -> None:
@@ -150,12 +192,20 @@ def run_worker(store: Store, settings: Settings, options: WorkerOptions) -> int:
 class CompanionProcess:
     """A child process that ends with this one: its stdin closes when this process ends."""
 
-    def __init__(self, module: str, *arguments: str, read_stdout: bool = False) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        read_stdout: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.closing = False
+        stdout = subprocess.PIPE if read_stdout else subprocess.DEVNULL
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
+            env={**os.environ, **(env or {})},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if read_stdout else subprocess.DEVNULL,
+            stdout=stdout,
             start_new_session=True,  # Ctrl-C goes to the supervisor only, which closes companions
         )
 
@@ -179,6 +229,12 @@ class CompanionProcess:
                     pipe.close()
 
 
+def print_address(address: str) -> None:
+    """Print the address of the dashboard, and how to stop."""
+    print(address, flush=True)
+    print_notice("Press Ctrl-C to stop after running jobs, twice to stop at once.")
+
+
 def run_with_web(
     store: Store,
     settings: Settings,
@@ -186,18 +242,25 @@ def run_with_web(
     *,
     may_move: bool,
     others: Sequence[CompanionProcess] = (),
+    announce: Callable[[str], None] = print_address,
 ) -> int:
-    """Run a supervisor and the web process until one of them ends. Return the exit code."""
+    """Run a supervisor and the web process until one of them ends. Return the exit code.
+
+    `announce` gets the address of the dashboard as soon as it answers.
+    """
     web_process = start_web(settings, may_move=may_move)
+    supervisor = build_supervisor(store, settings, options)
     try:
-        return asyncio.run(_run_together(build_supervisor(store, settings, options), web_process))
+        return asyncio.run(_run_together(supervisor, web_process, announce))
     finally:
         for companion in (web_process, *others):
             companion.close()
 
 
-async def _run_together(supervisor: Supervisor, web_process: CompanionProcess) -> int:
-    watch = asyncio.create_task(_watch_web(web_process))
+async def _run_together(
+    supervisor: Supervisor, web_process: CompanionProcess, announce: Callable[[str], None]
+) -> int:
+    watch = asyncio.create_task(_watch_web(web_process, announce))
     try:
         code = await supervisor.run()
     finally:
@@ -206,12 +269,11 @@ async def _run_together(supervisor: Supervisor, web_process: CompanionProcess) -
     return 1 if web_failed else code
 
 
-async def _watch_web(web_process: CompanionProcess) -> bool:
-    """Print the address of the web process. If it ends by itself, stop and return True."""
+async def _watch_web(web_process: CompanionProcess, announce: Callable[[str], None]) -> bool:
+    """Announce the address of the web process. If it ends by itself, stop and return True."""
     address = await asyncio.to_thread(web_process.first_line)
     if address:
-        print(address, flush=True)
-        print_notice("Press Ctrl-C to stop after running jobs, twice to stop at once.")
+        announce(address)
     await asyncio.to_thread(web_process.process.wait)
     if web_process.closing:
         return False
@@ -222,23 +284,9 @@ async def _watch_web(web_process: CompanionProcess) -> bool:
 
 def start_web(settings: Settings, *, may_move: bool) -> CompanionProcess:
     """Start the web process. `may_move`: it may use another port if its port is taken."""
-    environment = dict(os.environ)
-    export_web_settings(settings)
     arguments = ["--leave-with-stdin"]
     if may_move:
         arguments.append("--may-move")
-    web_process = CompanionProcess(WEB_MODULE, *arguments, read_stdout=True)
-    # Restore the environment for the runners: their app may open the same file by another library.
-    os.environ.clear()
-    os.environ.update(environment)
-    return web_process
-
-
-def export_web_settings(settings: Settings) -> None:
-    """Pass settings by environment: a URL may hold a password, and `ps` shows command lines."""
-    os.environ["MULLIGAN_DATABASE_URL"] = settings.database_url
-    os.environ["MULLIGAN_SCHEMA_NAME"] = settings.schema_name
-    os.environ["MULLIGAN_WEB__HOST"] = settings.web.host
-    os.environ["MULLIGAN_WEB__PORT"] = str(settings.web.port)
-    os.environ["MULLIGAN_LOG__FORMAT"] = settings.log.format
-    os.environ["MULLIGAN_LOG__LEVEL"] = settings.log.level
+    # By environment: a URL may hold a password, and `ps` shows command lines.
+    passed = {PASSED_SETTINGS: settings.to_json()}
+    return CompanionProcess(WEB_MODULE, *arguments, read_stdout=True, env=passed)

@@ -24,14 +24,14 @@ from mulligan.cli.database import (
 )
 from mulligan.cli.output import output_format, print_rows
 from mulligan.config import Settings
-from mulligan.core.durations import SECOND, to_datetime
+from mulligan.core.durations import SECOND, optional_datetime, to_datetime
 from mulligan.core.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
 from mulligan.core.format import format_duration
 from mulligan.jobs.service import describe_ambiguous_id
 from mulligan.storage import Store, open_store, sqlite_path
 from mulligan.worker.liveness import live_worker_ids, state_folder
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses
+from mulligan.worker.service import WorkerStatus, drain_workers, worker_statuses
 
 
 @click.group(cls=CommandGroup)
@@ -65,8 +65,8 @@ TABLE_COLUMNS = ("id", "life", "host", "pid", "release", "queues", "running", "r
 
 @workers.command("list")
 @click.option("--all", "include_stopped", is_flag=True, help="Include stopped workers.")
-@shared.database
-@shared.output
+@shared.database_option
+@shared.output_option
 def list_workers(database: str | None, output: str | None, *, include_stopped: bool) -> None:
     """List workers: running jobs, concurrency, and last heartbeat."""
     with open_existing(load_settings(database)) as store, store.read() as tx:
@@ -84,6 +84,7 @@ def list_workers(database: str | None, output: str | None, *, include_stopped: b
 
 def _record(worker: WorkerStatus) -> dict[str, Any]:
     row = worker.row
+    closed_at = optional_datetime(row.closed_at)
     return {
         "id": row.id,
         "life": worker.life,
@@ -99,7 +100,7 @@ def _record(worker: WorkerStatus) -> dict[str, Any]:
         "renewed_at": to_datetime(row.renewed_at).isoformat(),
         "draining": row.draining or row.drain_reason is not None,
         "drain_reason": row.drain_reason,
-        "closed_at": None if row.closed_at is None else to_datetime(row.closed_at).isoformat(),
+        "closed_at": closed_at and closed_at.isoformat(),
         "close_reason": row.close_reason,
     }
 
@@ -131,9 +132,9 @@ POLL_INTERVAL = 0.2  # seconds
     type=shared.DurationParam(),
     help="With --wait: stop waiting after 30, 5m, 2h. The workers continue to drain.",
 )
-@shared.dry_run
-@shared.database
-@shared.output
+@shared.dry_run_option
+@shared.database_option
+@shared.output_option
 def drain(
     ids: tuple[str, ...],
     reason: str,
@@ -154,8 +155,7 @@ def drain(
     with open_existing(load_settings(database)) as store:
         chosen = [_resolve(store, prefix) for prefix in dict.fromkeys(ids)]
         if not dry_run:
-            with store.begin() as tx:
-                request_drain(tx, [worker.row for worker in chosen], cli_actor(), reason)
+            drain_workers(store, [worker.row.id for worker in chosen], cli_actor(), reason)
         records = [
             {"id": worker.row.id, "running": worker.running, "host": worker.row.host}
             for worker in chosen
@@ -208,7 +208,7 @@ def _wait_until_stopped(store: Store, ids: Collection[str], timeout: float | Non
     "--id", "worker_id", metavar="ID", help="Check this worker.", shell_complete=complete_worker_ids
 )
 @click.option("--host", help="Check for any worker on this host. Default: this host.")
-@shared.database
+@shared.database_option
 def check(worker_id: str | None, host: str | None, database: str | None) -> int:
     """Check that a worker is alive, for health checks of containers. Exit code 0 if so, else 1.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt_log import AttemptLog
 from mulligan.core.durations import Micros
 from mulligan.core.job import State
 
@@ -27,6 +28,14 @@ class Cls(StrEnum):
     PERMANENT = "permanent"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
+
+
+class Alarm(StrEnum):
+    """How loud the death of a job is for operators, as its rule says."""
+
+    PAGE = "page"  # at once, and marked as urgent
+    NOTIFY = "notify"
+    NONE = "none"  # expected: no incident, no alert, nothing in an error tracker
 
 
 RETRYABLE = frozenset({Cls.TRANSIENT, Cls.TIMEOUT, Cls.RATE_LIMITED, Cls.RESOURCE, Cls.UNKNOWN})
@@ -65,6 +74,8 @@ class Verb(StrEnum):
     RELEASE = "release"
     RETRY_BY_HAND = "retry by hand"
     DISCARD = "discard"
+    UNDISCARD = "undo discard"  # of a job that was dead
+    UNDISCARD_PARKED = "undo discard of a parked job"
     MOVE = "move"  # to another queue
 
 
@@ -78,6 +89,7 @@ class Ground(StrEnum):
     STOP_REQUESTED = "stop_requested"
     CANCELLED_BY_HANDLER = "cancelled_by_handler"
     PARKED_BY_HANDLER = "parked_by_handler"
+    FATE_UNKNOWN = "fate_unknown"  # once=True, and the attempt was lost or stopped after its start
     # The job is queued again.
     RETRY = "retry"
     RETRY_REQUESTED = "retry_requested"  # the handler returned Retry
@@ -88,6 +100,8 @@ class Ground(StrEnum):
     DEPENDENCY_DOWN = "dependency_down"  # not charged
     KIND_HELD = "kind_held"  # not charged
     QUOTA_USED_UP = "quota_used_up"  # not charged
+    SYSTEM_ERROR = "system_error"  # an error of Mulligan itself; not charged
+    OTHER_RELEASE = "other_release"  # only another release accepts the payload; not charged
     # The job is dead.
     FINAL = "final"  # the handler declared the failure final
     RETRIES_DISABLED = "retries_disabled"  # retry.enabled
@@ -105,6 +119,12 @@ class Ground(StrEnum):
 
 
 SYSTEM_RULES = "mulligan."  # prefix of the rule ids of ends that have no exception
+RENAMED = "renamed"  # field of `judged`: the rule of Mulligan that an app's rule has replaced
+
+
+def system_rule(code: str) -> str:
+    """Return the rule id of failures that Mulligan itself declares with this code."""
+    return f"{SYSTEM_RULES}{code.lower().replace('_', '-')}"
 
 
 def is_system_rule(rule: str) -> bool:
@@ -129,9 +149,14 @@ class Failure:
     judged: Mapping[str, Any] = field(default_factory=dict)  # table version, rules that disagreed
 
     @property
+    def origin(self) -> str:
+        """The rule of Mulligan that a rule of the app has renamed, else the rule itself."""
+        return str(self.judged.get(RENAMED, self.rule))
+
+    @property
     def by_system(self) -> bool:
         """True if there was no exception to classify: a time limit, a dead process, a deadline."""
-        return is_system_rule(self.rule)
+        return is_system_rule(self.origin)
 
 
 class Outcome(NamedTuple):
@@ -150,6 +175,10 @@ class Outcome(NamedTuple):
     cost: float = 0.0
     ended_at: Micros | None = None  # by the store's clock; None: when it is settled
     skipped: bool = False  # done= found the result, so the handler was not called
+    interrupted: bool = False  # released after the handler was called: what it did is unknown
+    suspect: bool = True  # if the process was lost: this attempt may have caused it
+    queue: str = ""  # the handler moves the job to this queue
+    log: AttemptLog | None = None  # no decision depends on it
 
 
 class Lease(NamedTuple):

@@ -7,6 +7,7 @@ pass seconds, timedelta or datetime; the functions below check and convert them.
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,8 @@ MAX_DURATION: Micros = 100 * 366 * 86_400 * SECOND
 MIN_LOOKBACK: Micros = 60 * SECOND
 
 _MICROSECOND = timedelta(microseconds=1)
+_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(s|m|min|h|d|)")
 
 
 # --- Conversions ---
@@ -49,6 +52,15 @@ def to_duration_micros(value: float | timedelta) -> Micros:
     if isinstance(value, timedelta):
         return value // _MICROSECOND
     return round(value * SECOND)
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of `30`, `30s`, `5m`, `2h` or `1d`; None for anything else."""
+    found = _SECONDS.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, unit = found.groups()
+    return float(number) * _UNITS[unit]
 
 
 # --- Checks of caller input ---

@@ -2,9 +2,12 @@
 
 MulliganError
 ├── ConfigError            a setting is missing, unknown or out of range
+│   ├── UnknownOption          a call names an option that does not exist; also a TypeError
+│   └── InvalidPolicy          a policy or backoff has a value out of range; also a ValueError
 ├── Refused                invalid input; nothing was written
 │   ├── PayloadRefused         not JSON, too large, or not what the handler accepts
 │   ├── UnknownKind            neither a handler nor a manifest declares this kind
+│   ├── QueueRefused           owners may not use this queue: it is not declared
 │   ├── UniqueMismatch         an explicit unique key is reserved by a job with another payload
 │   ├── UniqueTaken            another job holds the unique key that this job needs
 │   ├── OverrideRefused        a manual retry would change a field that cannot be changed
@@ -27,15 +30,17 @@ MulliganError
 ├── UniqueRace             the caller's snapshot cannot see the job that holds the unique key
 ├── StoreUnavailable       the database does not respond; try again
 │   └── AccessDenied           the database refuses the credentials
-├── SchemaError            the schema is missing, newer, or was changed manually
-├── WaitTimeout            `jobs.wait` timed out; the job continues
+├── SchemaError            the schema is missing, too old, too new, or was changed manually
+├── WaitTimeout            `wait` timed out; the job or batch continues
+├── NoResult               the job has not succeeded, so it has no result
+├── ResultMismatch         a result does not fit the annotation of its handler
 └── ProcessFailed          a program started by `ctx.run` failed
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 # Defined here and not in durations.py, which imports this module.
 Duration = float | int | timedelta  # numbers are seconds
@@ -55,6 +60,14 @@ class ConfigError(MulliganError):
     code = "CONFIG"
 
 
+class UnknownOption(ConfigError, TypeError):
+    """A call names an option that does not exist. A TypeError, as Python itself would raise."""
+
+
+class InvalidPolicy(ConfigError, ValueError):
+    """A policy, backoff or escalation step has an unknown field or a value out of range."""
+
+
 class Refused(MulliganError):
     """Invalid input. Nothing was written."""
 
@@ -71,6 +84,12 @@ class UnknownKind(Refused):
     """Neither a handler nor a manifest declares this kind."""
 
     code = "UNKNOWN_KIND"
+
+
+class QueueRefused(Refused):
+    """Owners may not use this queue: neither the app nor an operator has declared it."""
+
+    code = "QUEUE_REFUSED"
 
 
 class UniqueMismatch(Refused):
@@ -218,6 +237,18 @@ class StoreUnavailable(MulliganError):
     retryable = True
 
 
+class StatementAborted(StoreUnavailable):
+    """The database ended one statement: it took too long, waited for a lock or needed memory."""
+
+    code = "STATEMENT_ABORTED"
+
+
+class StatementRefused(MulliganError):
+    """The database will never run this statement: it exceeds one of its limits."""
+
+    code = "STATEMENT_REFUSED"
+
+
 class AccessDenied(StoreUnavailable):
     """The database refuses the credentials."""
 
@@ -226,16 +257,35 @@ class AccessDenied(StoreUnavailable):
 
 
 class SchemaError(MulliganError):
-    """The schema is missing, newer, or was changed manually."""
+    """The schema is missing, too old, too new, or was changed manually."""
 
     code = "SCHEMA"
 
 
 class WaitTimeout(MulliganError):
-    """`jobs.wait` timed out; the job continues."""
+    """`wait` timed out; the job or batch continues."""
 
     code = "WAIT_TIMEOUT"
     retryable = True
+
+
+class NoResult(MulliganError):
+    """The job has not succeeded, so it has no result. `job` is its snapshot."""
+
+    code = "NO_RESULT"
+
+    def __init__(self, message: str, job: Any) -> None:
+        self.job = job  # a Job, which is defined above this module
+        super().__init__(message, job)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ResultMismatch(MulliganError):
+    """A result does not fit the annotation of its handler."""
+
+    code = "RESULT_MISMATCH"
 
 
 class ProcessFailed(MulliganError):
@@ -288,14 +338,26 @@ class Retry(OutcomeRequest):
         self.reason = reason
         super().__init__(after, reason)
 
+    def __str__(self) -> str:
+        return str(self.reason)
+
 
 class Snooze(OutcomeRequest):
-    """Run the job later (at least a second), not counted as a failure."""
+    """Run the job later (at least a second), not counted as a failure.
 
-    def __init__(self, seconds: DurationOrTime, reason: str = "") -> None:
+    `queue`: the job moves to this queue, for example to one with larger machines.
+    """
+
+    def __init__(
+        self, seconds: DurationOrTime, reason: str = "", *, queue: str | None = None
+    ) -> None:
         self.seconds = seconds
         self.reason = reason
+        self.queue = queue
         super().__init__(seconds, reason)
+
+    def __str__(self) -> str:
+        return str(self.reason)
 
 
 class Cancel(OutcomeRequest):
@@ -326,6 +388,9 @@ class Fail(OutcomeRequest):
         self.final = final
         super().__init__(code, message, detail, public, retry_after, final)
 
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in (self.failure_code, self.message) if part)
+
 
 class Park(OutcomeRequest):
     """Park the job until a person decides, optionally between `choices`."""
@@ -334,6 +399,9 @@ class Park(OutcomeRequest):
         self.reason = reason
         self.choices = tuple(choices)
         super().__init__(reason, self.choices)
+
+    def __str__(self) -> str:
+        return str(self.reason)
 
 
 class Hold(OutcomeRequest):
@@ -346,3 +414,6 @@ class Hold(OutcomeRequest):
         self.until = until
         self.reason = reason
         super().__init__(dependency, until, reason)
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in (self.dependency, self.reason) if part)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from mulligan.core.durations import Micros
+from mulligan.core.durations import Micros, to_datetime
 from mulligan.core.job import NewJob
 
 
@@ -24,9 +25,11 @@ class EventType(StrEnum):
     JOB_CANCEL_REQUESTED = "job.cancel_requested"
     JOB_PARKED = "job.parked"
     JOB_RELEASED = "job.released"
+    JOB_TRIED = "job.tried"
     JOB_LOST = "job.lost"
     JOB_RETRIED = "job.retried"
     JOB_DISCARDED = "job.discarded"
+    JOB_UNDISCARDED = "job.undiscarded"
     JOB_EDITED = "job.edited"
     JOB_PRUNED = "job.pruned"
     JOB_STALE_REFUSED = "job.stale_refused"
@@ -44,12 +47,16 @@ class EventType(StrEnum):
     DEPENDENCY_CHANGED = "dependency.changed"
     KIND_HELD = "kind.held"
     KIND_RELEASED = "kind.released"
+    RELEASE_HELD = "release.held"
+    RELEASE_UNHELD = "release.unheld"
     QUEUE_PAUSED = "queue.paused"
     QUEUE_RESUMED = "queue.resumed"
     QUEUE_CHANGED = "queue.changed"
     FAILURE_MUTED = "failure.muted"
     FAILURE_RESOLVED = "failure.resolved"
     FAILURE_REOPENED = "failure.reopened"
+    FAILURE_ASSIGNED = "failure.assigned"
+    FAILURE_REGRESSED = "failure.regressed"
     OPERATION_STARTED = "operation.started"
     OPERATION_PAUSED = "operation.paused"
     OPERATION_RESUMED = "operation.resumed"
@@ -60,6 +67,7 @@ class EventType(StrEnum):
     SUBSCRIPTION_CHANGED = "subscription.changed"
     SUBSCRIPTION_DISABLED = "subscription.disabled"
     SUBSCRIPTION_REMOVED = "subscription.removed"
+    DELIVERY_SKIPPED = "delivery.skipped"
     SCHEDULE_SKIPPED = "schedule.skipped"
     SCHEDULE_PAUSED = "schedule.paused"
     SCHEDULE_RESUMED = "schedule.resumed"
@@ -103,6 +111,25 @@ class Event(NamedTuple):
     actor: str
     data: Mapping[str, Any]
 
+    @property
+    def seq(self) -> int:
+        """Order of the events of one job: a later event has a higher number. Gaps are normal.
+
+        It is the id: a transaction draws ids for the events of a job only after it has locked the
+        job, so ids grow along the life of each job, in every store.
+        """
+        return self.id
+
+    @property
+    def time(self) -> datetime:
+        """Time of the event."""
+        return to_datetime(self.at)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Event:
+        """Build an event from its fields. Fields of a newer version are ignored."""
+        return cls(**{name: values[name] for name in cls._fields})
+
 
 EventList = list[Event]  # for services with a method named list
 
@@ -113,7 +140,8 @@ SYSTEM_ACTORS = frozenset(
 
 # Data fields that the owner of a job must not see: workers, hosts, and changes by staff.
 STAFF_ONLY_FIELDS = frozenset(
-    {"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter"}
+    {"before", "after", "changes", "worker", "host", "pid", "note", "fixed", "filter", "runbook"}
+    | {"release", "in_release", "resolved_by", "alarm", "undo"}
 )
 
 

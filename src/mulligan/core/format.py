@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from mulligan.core.durations import SECOND, Micros, to_datetime
+from mulligan.core.errors import Refused
 
 TEXT_LIMIT = 8192
+MAX_TEXT_LENGTH = 500  # of names that callers choose
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 
@@ -49,6 +52,32 @@ def format_size(count: int) -> str:
     return f"{_short(value)} TB"
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]i?)?B?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of `500MB`, `2 GiB`, `512M` or `4096`; None for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, unit = found.groups("")
+    base = 1024 if unit.lower().endswith("i") else 1000
+    return int(float(number) * base ** _POWERS[unit[:1].lower()])
+
+
+MIN_COST = 0.001
+
+
+def format_cost(cost: float) -> str:
+    """Format a cost without an exponent: `0.14`, `12.50`, `less than 0.001`."""
+    if 0 < cost < MIN_COST:
+        return f"less than {MIN_COST}"
+    if cost >= 1:
+        return f"{cost:,.2f}"
+    return f"{cost:.3f}".rstrip("0").rstrip(".") or "0"
+
+
 def format_ordinal(n: int) -> str:
     """Format an ordinal number: `1st`, `2nd`, `3rd`, `4th`, `11th`."""
     if n % 100 in {11, 12, 13}:
@@ -78,7 +107,9 @@ def format_time_after(at: Micros, previous: Micros) -> str:
 def format_elapsed(start: Micros, end: Micros) -> str:
     """Format the duration between two times. If the clock was set back, it is 0 s."""
     seconds = max(0, end - start) / SECOND
-    return format_duration(round(seconds) if seconds >= 10 else seconds)
+    if seconds >= 10:
+        seconds = round(seconds)
+    return format_duration(seconds)
 
 
 # --- Actors ---
@@ -108,6 +139,7 @@ _CUT_NOTE = 48  # characters reserved for the note that says how much was cut
 
 # C0 and C1 controls except \t and \n, lone surrogates, and marks that change the text direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def safe_text(text: str, limit: int = TEXT_LIMIT) -> str:
@@ -120,6 +152,13 @@ def safe_text(text: str, limit: int = TEXT_LIMIT) -> str:
 def one_line(text: str, limit: int = 500) -> str:
     """Return a safe text without line breaks, to be used within a sentence."""
     return " ".join(safe_text(text, limit).split())
+
+
+def cut_end(text: str, width: int) -> str:
+    """Shorten a text to `width` characters. A cut is marked by …."""
+    if len(text) <= width:
+        return text
+    return f"{text[: width - 1].rstrip()}…"
 
 
 def as_sentence(text: str) -> str:
@@ -140,6 +179,14 @@ def replace_unsafe(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return _UNSAFE.sub("\ufffd", text)
+
+
+def encode_text(text: str) -> bytes:
+    """Encode a text as UTF-8. Lone surrogates, which have no encoding, become U+FFFD."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def cut_middle(text: str, limit: int, already_cut: int) -> str:
@@ -176,3 +223,18 @@ def mask_password(url: str) -> str:
     user, has_password, _ = credentials.partition(":")
     masked = f"{user}:***@{host}" if has_password else f"{credentials}{at}{host}"
     return _PASSWORD.sub(r"\1=***", f"{scheme}{colon}{slashes}{masked}")
+
+
+def check_text(name: str, value: Any, *, min_length: int = 0) -> str:
+    """Return a short text that every database can store."""
+    is_valid = isinstance(value, str) and min_length <= len(value) <= MAX_TEXT_LENGTH
+    if not is_valid or "\x00" in value:
+        raise Refused(
+            f"{name} must be a string of {min_length} to {MAX_TEXT_LENGTH} characters without NUL, "
+            f"not {value!r:.80}"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{name} must be valid Unicode, but it contains a lone surrogate") from None
+    return str.__str__(value)  # Never store an instance of a caller's str subclass.

@@ -12,6 +12,8 @@ import threading
 import time
 
 LENGTH = 28
+SHORT_LENGTH = 6  # characters at the end of an id, which are random, tell the jobs of a page apart
+CUT_MARK = "…"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _SHIFTS = tuple(range(130, -1, -10))
@@ -22,6 +24,11 @@ _CHARACTERS = bytes(map(ord, _ALPHABET)) * 8  # maps a random byte by its low fi
 
 _lock = threading.Lock()
 _last = 0
+
+
+def shorten_id(job_id: str) -> str:
+    """Return a short form for people: "…h8n2vg". Commands accept it."""
+    return CUT_MARK + job_id[-SHORT_LENGTH:]
 
 
 def new_id() -> str:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from mulligan.core.durations import Micros, check_duration
-from mulligan.core.errors import ConfigError, Duration
+from mulligan.core.errors import ConfigError, Duration, DurationOrTime
+from mulligan.core.suggest import name_unknown_options
 
 
 class State(StrEnum):
@@ -66,6 +67,10 @@ class NewJob(NamedTuple):
     # Job id, worker and token of the running batch member that adds this job.
     added_by: tuple[str, str, int] | None = None
     args: tuple[tuple[str, str], ...] = ()  # (path, value) of each indexed payload field
+
+    def due_at(self, now: Micros) -> Micros:
+        """Return when the job may start if it is inserted now."""
+        return now + self.delay if self.run_at is None else self.run_at
 
 
 class JobRow(NamedTuple):
@@ -137,6 +142,12 @@ class AttemptRow(NamedTuple):
     reason: str
     cost: float
     judged: str | None = None  # JSON: rule table, ground, retry_count, terms, then, shadow verdicts
+    release: str = ""  # that its worker ran
+
+    @property
+    def has_run(self) -> bool:
+        """False if the job was only claimed and returned before its code was called."""
+        return self.judged is None or '"unstarted"' not in self.judged
 
 
 class WorkerRow(NamedTuple):
@@ -161,6 +172,7 @@ class WorkerRow(NamedTuple):
     release: str
     draining: bool
     drain_reason: str | None = None  # None: no drain was requested
+    renewing: Micros = 0  # how long it has renewed without a gap, by its monotonic clock
 
 
 class Gate(NamedTuple):
@@ -196,6 +208,9 @@ class FailureGroupRow(NamedTuple):
     actor: str
     at: Micros
     resolved_at: Micros | None
+    in_release: str = ""  # that has the fix, or "next"; empty: every one
+    regressed_at: Micros | None = None  # when a job died although the cause was resolved
+    assignee: str = ""  # the person who works on it
 
 
 ALL_OWNERS = "*"  # the scope of keys and marks that are not about one owner
@@ -228,13 +243,15 @@ class Lane(NamedTuple):
         return f"{self.queue}|{self.kind}|{self.uses}|{share}{int(self.retry)}"
 
     @staticmethod
+    @lru_cache(maxsize=4096)  # a claim reads every lane with jobs
     def parse(key: str) -> Lane:
         """Split a stored key."""
-        return _parse_lane(key)
+        queue, kind, uses, *share, retry = key.split("|")
+        return Lane(queue, kind, uses, retry == "1", *share)
 
     @property
     def dependencies(self) -> list[str]:
-        return self.uses.split(",") if self.uses else []
+        return split_uses(self.uses)
 
     @property
     def limit_keys(self) -> list[LimitKey]:
@@ -242,10 +259,9 @@ class Lane(NamedTuple):
         return [("queue", self.queue), *(("dependency", key) for key in self.dependencies)]
 
 
-@lru_cache(maxsize=4096)  # a claim reads every lane with jobs
-def _parse_lane(key: str) -> Lane:
-    queue, kind, uses, *share, retry = key.split("|")
-    return Lane(queue, kind, uses, retry == "1", *share)
+def split_uses(uses: str) -> list[str]:
+    """Return the keys of dependencies that a job, lane or kind has in one text."""
+    return uses.split(",") if uses else []
 
 
 LimitKey = tuple[str, str]  # scope ("queue" or "dependency"), name
@@ -260,6 +276,29 @@ class Limit(NamedTuple):
 
 
 LaneRef = tuple[str, int]  # lane key, priority
+LaneEntry = tuple[str, int, Micros]  # lane key, priority, when its first job is due
+
+
+FIRST_LANE: LaneRef = ("", -10)  # sorts before every lane
+
+
+class LaneWindow(NamedTuple):
+    """Lanes that are read with the state of a claim."""
+
+    after: LaneRef = FIRST_LANE  # read the lanes that sort behind this one
+    max_lanes: int = 2000 * 19
+
+
+ALL_LANES = LaneWindow()
+
+
+class ReadyWindow(NamedTuple):
+    """Lanes that are read in addition, if a window does not hold all lanes."""
+
+    known: list[LaneRef]  # read these too
+    since: Micros  # read those of jobs that have become ready since then
+    max_ready: int
+    max_upcoming: int  # jobs that will be ready next
 
 
 class Candidate(NamedTuple):
@@ -272,14 +311,20 @@ class Candidate(NamedTuple):
 
 
 class ClaimState(NamedTuple):
-    """State that a claim depends on, read from small tables and one loose index scan."""
+    """State that a claim depends on, read from small tables and one loose index scan.
+
+    If there are too many lanes, `lanes` are some of them, and the last three fields are read too.
+    """
 
     now: Micros
     gates: list[Gate]
     limits: dict[LimitKey, Limit]  # set by operators and in force
-    lanes: list[tuple[str, int, Micros]]  # lane key, priority, earliest run_at
+    lanes: list[LaneEntry]
     guards: list[GuardRow] = []  # active ones  # noqa: RUF012 - never changed
     candidates: list[Candidate] = []  # of the expected lanes  # noqa: RUF012 - never changed
+    known: list[LaneEntry] = []  # lanes that the caller named  # noqa: RUF012 - never changed
+    ready: list[LaneEntry] = []  # of jobs that became ready  # noqa: RUF012 - never changed
+    upcoming: list[LaneEntry] = []  # of jobs that will be ready next  # noqa: RUF012 - never changed
 
 
 class LimitRow(NamedTuple):
@@ -302,49 +347,146 @@ class TokenBucket(NamedTuple):
     at: Micros
 
 
-# Without slots: a bulk enqueue returns thousands of jobs and copies a shared `__dict__`.
-@dataclass(frozen=True)
-class Job:
-    """Snapshot of a job. `refresh()` reads the job again."""
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar  # commands start faster without typing_extensions
+
+    R_co = TypeVar("R_co", covariant=True)
+
+
+class JobService(Protocol):
+    """The calls of `app.jobs` that a `Job` makes for itself."""
+
+    def get(self, job_id: str) -> Job: ...
+    def value(self, job: Job) -> Any: ...
+    def wait(self, job_id: str, timeout: float | None = None) -> Job: ...
+    async def wait_async(self, job_id: str, timeout: float | None = None) -> Job: ...  # noqa: ASYNC109
+    async def _on_thread(self, call: Callable[[], Job]) -> Job: ...
+    def cancel(self, job_id: str, *, reason: str = "") -> Job: ...
+    def retry(
+        self,
+        job_id: str,
+        *,
+        reason: str = "",
+        overrides: Mapping[str, Any] | None = None,
+        at: DurationOrTime | None = None,
+    ) -> Job: ...
+
+
+# Without slots: jobs of a bulk enqueue copy a `__dict__` that lacks the fields with defaults.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Job(Generic[R_co]):
+    """Snapshot of a job; `refresh()` reads it again. `Job[R]`: its handler returns R.
+
+    The defaults are those of a new job.
+    """
 
     id: str
     kind: str
     queue: str
     owner: str
-    state: State
-    phase: str
-    why: str
+    state: State = State.QUEUED
+    phase: str = "ready"
+    why: str = "waiting for a free worker"
     payload: Any
-    result: Any
+    result: R_co = None  # type: ignore[assignment]  # JSON as stored; None until it has succeeded
     priority: int
-    progress: float | None
-    attempt: int
-    attempts: int
-    failures: int
-    losses: int
+    progress: float | None = None
+    progress_message: str = ""
+    attempt: int = 0
+    attempts: int = 0
+    retries: int = 0  # charged failures of this generation after which a retry was scheduled
+    failures: int = 0
+    losses: int = 0
     max_retries: int | None
-    generation: int
-    token: int
+    generation: int = 1
+    token: int = 0
     batch_id: str | None
     unique_key: str | None
-    uses: tuple[str, ...]
+    uses: tuple[str, ...] = ()
     created_at: datetime
     run_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    deadline_at: datetime | None
-    error: Mapping[str, Any] | None
-    next_retry_at: datetime | None
-    deduplicated: bool
-    cost: float
-    _reload: Callable[[str], Job] | None = field(default=None, repr=False, compare=False)
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    deadline_at: datetime | None = None
+    error: Mapping[str, Any] | None = None
+    next_retry_at: datetime | None = None
+    deduplicated: bool = False
+    cost: float = 0.0
+    release: str = ""  # of the app, in its latest attempt
+    _service: JobService | None = field(default=None, repr=False, compare=False)
 
-    def refresh(self) -> Job:
+    def __repr__(self) -> str:
+        phase = "" if self.phase == self.state else f" ({self.phase})"
+        code = f" {self.error['code']}" if self.error else ""
+        return f"<Job {self.id} {self.kind} {self.state}{phase}{code} {self.payload!r:.200}>"
+
+    def refresh(self) -> Job[R_co]:
         """Return a new snapshot of this job."""
-        if self._reload is None:
+        return self._jobs.get(self.id)
+
+    def value(self) -> R_co:
+        """Return the result as the handler returned it: a model or dataclass again, not JSON.
+
+        Raises NoResult unless this snapshot has succeeded, and ResultMismatch if the result does
+        not fit the handler's annotation. The app must have the handler.
+        """
+        result: R_co = self._jobs.value(self)
+        return result
+
+    def wait(self, timeout: float | None = None) -> Job[R_co]:
+        """Wait until the job has ended or is parked, and return it. Raises WaitTimeout."""
+        return self._jobs.wait(self.id, timeout)
+
+    def cancel(self, reason: str = "") -> Job[R_co]:
+        """Cancel a queued or parked job at once; ask a running job to stop."""
+        return self._jobs.cancel(self.id, reason=reason)
+
+    def retry(
+        self,
+        reason: str = "",
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        at: DurationOrTime | None = None,
+    ) -> Job[R_co]:
+        """Start a new generation of a dead, parked or cancelled job, as `app.jobs.retry` does."""
+        return self._jobs.retry(self.id, reason=reason, overrides=overrides, at=at)
+
+    async def refresh_async(self) -> Job[R_co]:
+        """Return a new snapshot of this job, from a coroutine."""
+        return await self._on_thread(self.refresh)
+
+    async def wait_async(self, timeout: float | None = None) -> Job[R_co]:  # noqa: ASYNC109
+        """Wait like `wait`, from a coroutine. Thousands may wait."""
+        return await self._jobs.wait_async(self.id, timeout)
+
+    async def cancel_async(self, reason: str = "") -> Job[R_co]:
+        """Cancel the job like `cancel`, from a coroutine."""
+        return await self._on_thread(partial(self.cancel, reason))
+
+    async def retry_async(
+        self,
+        reason: str = "",
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        at: DurationOrTime | None = None,
+    ) -> Job[R_co]:
+        """Start a new generation like `retry`, from a coroutine."""
+        return await self._on_thread(partial(self.retry, reason, overrides=overrides, at=at))
+
+    async def _on_thread(self, call: Callable[[], Job]) -> Job[R_co]:
+        """Call on a thread. The service does it: rules use this module, and rules are pure."""
+        return await self._jobs._on_thread(call)  # noqa: SLF001 - not a call for users
+
+    @property
+    def _jobs(self) -> JobService:
+        if self._service is None:
             message = "this Job was not read from a database; use app.jobs.get(id)"
             raise RuntimeError(message)
-        return self._reload(self.id)
+        return self._service
 
 
 # --- Uniqueness ---
@@ -396,6 +538,9 @@ class Unique:
         source = {"owner": owner, "queue": queue, "payload": payload}
         parts = [_value_at(source, path) for path in self.by]
         return json.dumps(parts, sort_keys=True, separators=(",", ":"))
+
+
+Unique.__init__ = name_unknown_options(Unique.__init__)  # type: ignore[method-assign]
 
 
 def unique_hash(owner: str, kind: str, key: str) -> str:

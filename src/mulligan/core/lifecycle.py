@@ -34,11 +34,13 @@ MOVES: Mapping[tuple[Verb, State], State] = MappingProxyType(
         (Verb.RETRY_BY_HAND, State.CANCELLED): State.QUEUED,
         (Verb.DISCARD, State.DEAD): State.CANCELLED,
         (Verb.DISCARD, State.PARKED): State.CANCELLED,
+        (Verb.UNDISCARD, State.CANCELLED): State.DEAD,
+        (Verb.UNDISCARD_PARKED, State.CANCELLED): State.PARKED,
         (Verb.MOVE, State.QUEUED): State.QUEUED,
     }
 )
 
-_EVENTS: Mapping[Verb, EventType] = MappingProxyType(
+EVENTS: Mapping[Verb, EventType] = MappingProxyType(
     {
         Verb.CLAIM: EventType.JOB_STARTED,
         Verb.SUCCEED: EventType.JOB_SUCCEEDED,
@@ -55,6 +57,8 @@ _EVENTS: Mapping[Verb, EventType] = MappingProxyType(
         Verb.RELEASE: EventType.JOB_RELEASED,
         Verb.RETRY_BY_HAND: EventType.JOB_RETRIED,
         Verb.DISCARD: EventType.JOB_DISCARDED,
+        Verb.UNDISCARD: EventType.JOB_UNDISCARDED,
+        Verb.UNDISCARD_PARKED: EventType.JOB_UNDISCARDED,
         Verb.MOVE: EventType.JOB_EDITED,
     }
 )
@@ -71,11 +75,6 @@ def next_state(verb: Verb, state: State) -> State:
 def legal_verbs(state: State) -> tuple[Verb, ...]:
     """Return the verbs that are legal from a state."""
     return tuple(verb for verb, start in MOVES if start == state)
-
-
-def event_for(verb: Verb) -> EventType:
-    """Return the event type that records a transition."""
-    return _EVENTS[verb]
 
 
 # What a person can do to a job; the other verbs are moves of the engine.
@@ -105,5 +104,7 @@ def diagram() -> str:
     arrows: dict[tuple[State, State], list[str]] = {}
     for (verb, start), end in MOVES.items():
         arrows.setdefault((start, end), []).append(verb)
-    lines = [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in arrows.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.QUEUED}: enqueue", *lines])
+    lines = ["stateDiagram-v2", f"    [*] --> {State.QUEUED}: enqueue"]
+    for (start, end), verbs in arrows.items():
+        lines.append(f"    {start} --> {end}: {', '.join(verbs)}")
+    return "\n".join(lines)

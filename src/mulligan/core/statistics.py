@@ -34,7 +34,7 @@ class EndCount(NamedTuple):
 
 
 class CodeCount(NamedTuple):
-    """Jobs that were retried after a failure, and the number of different hours in which."""
+    """Jobs that were retried after a failure, and in how many different hours they were."""
 
     cls: str
     code: str
@@ -122,6 +122,7 @@ class Deaths(NamedTuple):
     hours: list[tuple[int, int]]  # (hours ago, jobs); whole days after the first day
     first: Micros | None
     last: Micros | None
+    owners: dict[str, int] = {}  # noqa: RUF012 - each group gets its own
 
 
 # --- Shares and chances ---
@@ -161,9 +162,13 @@ def estimate_share(part: int, whole: int) -> Share:
         return Share(0, 0, 0.0, 1.0)
     p = part / whole
     z2 = Z_95 * Z_95
-    centre = (p + z2 / (2 * whole)) / (1 + z2 / whole)
-    half = Z_95 / (1 + z2 / whole) * math.sqrt(p * (1 - p) / whole + z2 / (4 * whole * whole))
-    return Share(part, whole, min(p, max(0.0, centre - half)), max(p, min(1.0, centre + half)))
+    denominator = 1 + z2 / whole
+    centre = (p + z2 / (2 * whole)) / denominator
+    variance = p * (1 - p) / whole + z2 / (4 * whole * whole)
+    half = Z_95 / denominator * math.sqrt(variance)
+    low = max(0.0, centre - half)
+    high = min(1.0, centre + half)
+    return Share(part, whole, min(p, low), max(p, high))
 
 
 def estimate_chance(
@@ -198,8 +203,10 @@ def beta_quantile(q: float, a: float, b: float) -> float:
 
 def _bracket(a: float, b: float) -> tuple[float, float]:
     """Return an interval of ten standard deviations on each side of the mean, within 0 to 1."""
-    mean = a / (a + b)
-    spread = 10 * math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
+    total = a + b
+    mean = a / total
+    variance = a * b / (total**2 * (total + 1))
+    spread = 10 * math.sqrt(variance)
     return max(0.0, mean - spread), min(1.0, mean + spread)
 
 
@@ -226,8 +233,9 @@ def _continued_fraction(x: float, a: float, b: float) -> float:
     value = 1.0
     steps = min(_MAX_FRACTION_STEPS, 30 + int(3 * math.sqrt(a + b)))
     for m in range(steps, 0, -1):
-        odd = -(a + m - 1) * (a + b + m - 1) * x / ((a + 2 * m - 2) * (a + 2 * m - 1))
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        c = a + 2 * m
+        odd = -(a + m - 1) * (a + b + m - 1) * x / ((c - 2) * (c - 1))
+        even = m * (b - m) * x / ((c - 1) * c)
         value = 1 + odd / (1 + even / value)
     return value
 

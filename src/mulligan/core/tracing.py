@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context as ContextVars
 from contextvars import ContextVar
 from typing import Any
 
-from mulligan.core.attempt import Lease, Outcome
+from mulligan.core.attempt import Failure, Lease, Outcome
+from mulligan.core.durations import Micros
 from mulligan.core.job import NewJob
 
 _TRACEPARENT = re.compile(
@@ -58,6 +60,9 @@ class Tracer:
         del lease
         return NO_SPAN
 
+    def trace_killed(self, lease: Lease, failure: Failure, ended_at: Micros) -> None:
+        """Record an attempt whose process was killed, and could record nothing itself."""
+
     def environment(self, lease: Lease) -> dict[str, str]:
         """Return the trace variables for programs that the handler starts."""
         return trace_environment(lease.trace)
@@ -86,3 +91,8 @@ current_attempt = _CURRENT.get
 # `begin_attempt` returns the token for `end_attempt`. A context manager would cost each job more.
 begin_attempt = _CURRENT.set
 end_attempt = _CURRENT.reset
+
+
+def attempt_in(context: ContextVars) -> Lease | None:
+    """Return the attempt that runs in another context."""
+    return context.get(_CURRENT)

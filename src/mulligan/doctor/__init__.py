@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from mulligan.config import SECRET_SETTINGS, Settings
-from mulligan.core.format import mask_password
+from mulligan.core.format import format_duration, mask_password
 from mulligan.doctor.environment import (
     FAIL,
     OK,
@@ -22,7 +24,7 @@ from mulligan.doctor.settings import notification_checks, secret_checks, setting
 from mulligan.failures.redact import remove_secrets
 from mulligan.storage import Store, open_store, sqlite_path
 
-__all__ = ["FAIL", "OK", "WARN", "Check", "effective_settings", "run_checks"]
+__all__ = ["FAIL", "OK", "WARN", "Check", "effective_settings", "format_setting", "run_checks"]
 
 
 def run_checks(settings: Settings) -> tuple[dict[str, str], list[Check]]:
@@ -68,12 +70,33 @@ def effective_settings(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
+MAX_COMPACT_FLOAT = 100_000  # above, %g would print an exponent
+
+
+def format_setting(setting: Mapping[str, Any]) -> str:
+    """Format the value of a setting for people: `90 d`, `yes`, `127.0.0.0/8`, `-` for nothing."""
+    value = setting["value"]
+    if value in (None, "", (), []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if setting["name"].startswith("retention."):
+        return f"{value:.0f} ({format_duration(value)})"
+    if isinstance(value, float) and value < MAX_COMPACT_FLOAT:
+        return f"{value:g}"
+    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
 def _mask(name: str, value: Any) -> Any:
     if name in SECRET_SETTINGS:
         return "[set, not shown]" if value else value
     if not isinstance(value, str):
         return value
-    return remove_secrets(mask_password(value) if name.endswith("_url") else value)
+    if name.endswith("_url"):
+        value = mask_password(value)
+    return remove_secrets(value)
 
 
 def _unreachable(error: Exception) -> Check:

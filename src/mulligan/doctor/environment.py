@@ -78,7 +78,11 @@ def schema_checks(store: Store) -> Checks:
             "upgrade this installation, or use the version that created the schema",
         )
         return
-    if not pending:
+    newer = store.newer_steps()
+    if newer:
+        found = f"newer than this version, which may use it: it has {', '.join(newer)}"
+        yield Check(OK, "schema", found)
+    elif not pending:
         yield Check(OK, "schema", "up to date")
     elif store.is_empty():
         yield Check(FAIL, "schema", "not created yet", "mulligan migrate")
@@ -188,7 +192,8 @@ def host_checks(settings: Settings) -> Checks:
         yield disk_space(folder)
     if file is not None and file.exists():
         yield file_permissions(file)
-        yield file_system(file, MOUNTS.read_text(encoding="utf-8") if MOUNTS.exists() else "")
+        mounts = MOUNTS.read_text(encoding="utf-8") if MOUNTS.exists() else ""
+        yield file_system(file, mounts)
         yield from _wal(file)
     yield from _state_permissions(settings, file)
 
@@ -210,17 +215,22 @@ def _libraries() -> Iterator[str]:
 # --- Disk ---
 def _folders(settings: Settings, file: Path | None) -> list[Path]:
     """Return the folders we write to: of the database, and of liveness files if elsewhere."""
-    folders = [] if file is None else [_existing_folder(file.parent)]
-    state = settings.worker.state_dir
-    if state or file is None:
-        folders.append(_existing_folder(Path(state) if state else state_folder("", "", "")))
+    folders = []
+    if file is not None:
+        folders.append(_existing_folder(file.parent))
+    if settings.worker.state_dir:
+        folders.append(_existing_folder(Path(settings.worker.state_dir)))
+    elif file is None:
+        folders.append(_existing_folder(state_folder("", "", "")))
     return list(dict.fromkeys(folders))
 
 
 def _existing_folder(folder: Path) -> Path:
     """Return the folder or its nearest existing parent."""
     folder = folder.absolute()
-    return next(place for place in (folder, *folder.parents) if place.is_dir())
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder
 
 
 def disk_space(folder: Path) -> Check:
@@ -242,7 +252,11 @@ def _wal(file: Path) -> Checks:
 
 # --- Permissions ---
 def file_permissions(file: Path) -> Check:
-    companions = [path for path in (Path(f"{file}-wal"), Path(f"{file}-shm")) if path.exists()]
+    files = [file]
+    for suffix in ("-wal", "-shm"):
+        companion = Path(f"{file}{suffix}")
+        if companion.exists():
+            files.append(companion)
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return Check(
             FAIL,
@@ -250,11 +264,11 @@ def file_permissions(file: Path) -> Check:
             f"this user cannot write into {file.parent}",
             f"chown or chmod {file.parent}",
         )
-    for path in (file, *companions):
+    for path in files:
         if not os.access(path, os.R_OK | os.W_OK):
             advice = f"chown or chmod {path} (it may belong to another user or root)"
             return Check(FAIL, "permissions", f"this user cannot write {path}", advice)
-    open_to_others = [path for path in (file, *companions) if path.stat().st_mode & 0o077]
+    open_to_others = [path for path in files if path.stat().st_mode & 0o077]
     if open_to_others:
         names = " ".join(str(path) for path in open_to_others)
         mode = open_to_others[0].stat().st_mode & 0o777
@@ -268,14 +282,13 @@ def file_permissions(file: Path) -> Check:
 
 
 def _state_permissions(settings: Settings, file: Path | None) -> Checks:
-    folder = Path(f"{file}-life") if file is not None and not settings.worker.state_dir else None
-    if folder is None and settings.worker.state_dir:
+    if settings.worker.state_dir:
         folder = Path(settings.worker.state_dir)
-    if (
-        folder is not None
-        and folder.exists()
-        and not os.access(folder, os.R_OK | os.W_OK | os.X_OK)
-    ):
+    elif file is not None:
+        folder = Path(f"{file}-life")
+    else:
+        return
+    if folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         yield Check(
             FAIL, "permissions", f"this user cannot write into {folder}", f"chown or chmod {folder}"
         )

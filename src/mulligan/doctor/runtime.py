@@ -18,21 +18,31 @@ from mulligan.core.format import (
     format_time,
     one_line,
 )
-from mulligan.core.job import COUNT_CAP, Lane
+from mulligan.core.job import COUNT_CAP, Lane, split_uses
 from mulligan.doctor.environment import OK, WARN, Check, Checks
-from mulligan.doctor.settings import subscription_checks
+from mulligan.doctor.settings import subscription_checks, unsent_alerts
 from mulligan.events.queries import EventQueries
 from mulligan.guards.gate_status import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.queries import GuardQueries
-from mulligan.manifest.declared import load_kinds
+from mulligan.manifest.declared import (
+    find_conflicts,
+    find_refused_settings,
+    find_setting_conflicts,
+    load_active_manifests,
+    load_kinds,
+    load_running_manifests,
+)
 from mulligan.manifest.specs import DELIVERY_QUEUE
 from mulligan.storage import Store
 from mulligan.storage.base import Transaction
-from mulligan.worker.registry import worker_statuses
+from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.service import worker_statuses
 from mulligan.worker.upkeep import known_kinds
 
 MAX_CLOCK_SKEW = 2.0  # seconds between the database's clock and ours
+DAY = 86_400 * SECOND
+MAX_IDLE_TRANSACTION = 300.0  # seconds
 MAX_EVENT_LAG = 30.0  # seconds that readers of events may wait for a transaction
 
 
@@ -46,10 +56,16 @@ def runtime_checks(store: Store, settings: Settings) -> Checks:
         _workers,
         _unknown_kinds,
         _unserved_queues,
+        _conflicting_apps,
+        _declared_settings,
         _held_kinds,
+        _hooks,
         guard_checks,
         subscription_checks,
+        unsent_alerts,
         _events,
+        idle_transactions,
+        unprobed_dependencies,
         _unique_keys,
     )
     for check in checks:
@@ -107,22 +123,51 @@ def _unknown_kinds(tx: Transaction, settings: Settings) -> Checks:
         yield Check(OK, "kinds", "every waiting kind is known to a worker")
 
 
+def _conflicting_apps(tx: Transaction, _: Settings) -> Checks:
+    """Find kinds and schedules that two running apps declare differently under one name."""
+    conflicts = find_conflicts(load_running_manifests(tx, tx.now()))
+    for conflict in conflicts:
+        yield Check(
+            WARN,
+            "apps",
+            f"{conflict}: each takes what belongs to the other",
+            "rename one of them, or give each app its own database or schema_name",
+        )
+    if not conflicts:
+        yield Check(OK, "apps", "no two running apps declare one name differently")
+
+
+def _declared_settings(tx: Transaction, settings: Settings) -> Checks:
+    """Find settings in code that processes without the app cannot obey."""
+    manifests = load_active_manifests(tx, tx.now())
+    for conflict in find_setting_conflicts(manifests):
+        advice = "declare one value, set it in mulligan.toml, or use one database per app"
+        found = f"{conflict}; each worker uses its own, other processes that of the newest app"
+        yield Check(WARN, "settings in code", found, advice)
+    for refused in find_refused_settings(manifests, settings):
+        advice = "change the code, or what is set here"
+        yield Check(WARN, "settings in code", f"not used here: {refused}", advice)
+
+
 def _unserved_queues(tx: Transaction, _: Settings) -> Checks:
     """Find due jobs that no live worker serves: wrong kinds or wrong --queues."""
     live = [worker.row for worker in worker_statuses(tx) if worker.life == "live"]
     if not live:
         return  # reported by _workers
-    served = [(set(json.loads(row.kinds)), set(json.loads(row.queues))) for row in live]
+    served = []
+    for row in live:
+        served.append((set(json.loads(row.kinds)), set(json.loads(row.queues))))
     claim_state = GuardQueries(tx).read_claim_state()
-    due = {Lane.parse(key) for key, _, first in claim_state.lanes if first <= claim_state.now}
     known = known_kinds(tx, claim_state.now)
-    unserved = {
-        lane
-        for lane in due
-        if lane.kind in known and not any(_serves(lane, *worker) for worker in served)
-    }
+    unserved = set()
+    for key, _priority, first_due in claim_state.lanes:
+        lane = Lane.parse(key)
+        if first_due > claim_state.now or lane.kind not in known:
+            continue
+        if not any(_serves(lane, *worker) for worker in served):
+            unserved.add(f"{lane.kind} in queue {lane.queue}")
     if unserved:
-        names = ", ".join(sorted({f"{lane.kind} in queue {lane.queue}" for lane in unserved}))
+        names = ", ".join(sorted(unserved))
         yield Check(
             WARN,
             "queues",
@@ -145,6 +190,15 @@ def _held_kinds(tx: Transaction, _: Settings) -> Checks:
                 found,
                 f"fix the cause, then: mulligan kinds release {quote(gate.key)}",
             )
+
+
+def _hooks(tx: Transaction, _: Settings) -> Checks:
+    now = tx.now()
+    for hook in WorkerQueries(tx).list_hook_faults(now - DAY):
+        times = "once" if hook.faults == 1 else f"{hook.faults:,} times"
+        last = format_elapsed(hook.at, now)
+        found = f"hook {hook.name} failed {times}, last {last} ago: {one_line(hook.error, 200)}"
+        yield Check(WARN, "hooks", found, "correct it in the app; no outcome of a job was affected")
 
 
 def _serves(lane: Lane, kinds: set[str], queues: set[str]) -> bool:
@@ -172,27 +226,57 @@ def _events(tx: Transaction, _: Settings) -> Checks:
         )
 
 
+def idle_transactions(
+    tx: Transaction, _: Settings, older_than: float = MAX_IDLE_TRANSACTION
+) -> Checks:
+    """Warn about transactions that a program left open: they keep dead rows from being removed."""
+    for pid, user, name, idle in EventQueries(tx).list_idle_transactions(older_than):
+        found = (
+            f"process {pid} of {user} ({name or 'no application name'}) has left a transaction open"
+            f" and idle for {format_duration(idle)}; dead rows cannot be removed meanwhile"
+        )
+        advice = f"close it in that program, or: SELECT pg_terminate_backend({pid})"
+        yield Check(WARN, "transactions", found, advice)
+
+
+def unprobed_dependencies(tx: Transaction, _: Settings) -> Checks:
+    """Warn about dependencies that nothing may probe: all their kinds have once=True."""
+    probed: set[str] = set()
+    used_once: set[str] = set()
+    for manifest in load_active_manifests(tx, tx.now()):
+        for key, dependency in manifest.dependencies.items():
+            if dependency.probe:
+                probed.add(key)
+        for kind in manifest.kinds.values():
+            keys = used_once if kind.once else probed  # other kinds probe with one of their jobs
+            keys.update(split_uses(kind.uses))
+    for key in sorted(used_once - probed):
+        found = (
+            f"dependency {key} is used only by kinds with once=True, which never probe:"
+            " its breaker stays open after an outage"
+        )
+        yield Check(WARN, "dependencies", found, f"app.dependency({key!r}, probe=...)")
+
+
 def _unique_keys(tx: Transaction, settings: Settings) -> Checks:
     """Find unique keys that end with their pruned job before `for_` has passed."""
     retention = settings.retention
     for spec in load_kinds(tx).values():
-        ends = [state for state in spec.unique_while.split(",") if hasattr(retention, state)]
-        for state in ends if spec.unique_for is not None else ():
+        if spec.unique_for is None:
+            continue
+        unique_for = spec.unique_for / SECOND
+        final_states = [name for name in spec.unique_while.split(",") if hasattr(retention, name)]
+        for state in final_states:
             retained = getattr(retention, state)
             if spec.retention is not None:
                 retained = spec.retention / SECOND
-            if spec.unique_for is not None and spec.unique_for / SECOND > retained:
-                period = format_duration(spec.unique_for / SECOND)
+            if unique_for > retained:
                 found = (
-                    f"{spec.name}: Unique(for_=) lasts {period}, but {state} jobs are kept only "
-                    f"{format_duration(retained)}"
+                    f"{spec.name}: Unique(for_=) lasts {format_duration(unique_for)}, "
+                    f"but {state} jobs are kept only {format_duration(retained)}"
                 )
-                yield Check(
-                    WARN,
-                    "retention",
-                    found,
-                    f"MULLIGAN_RETENTION__{state.upper()}={spec.unique_for / SECOND:g}",
-                )
+                advice = f"MULLIGAN_RETENTION__{state.upper()}={unique_for:g}"
+                yield Check(WARN, "retention", found, advice)
 
 
 # --- Dependencies ---
@@ -216,7 +300,8 @@ def _dependency_checks(one: Dependency, now: Micros) -> Checks:
         why = f": {one.reason}" if one.reason else f", by {one.actor}"
         ends = one.mode == "fail_fast" and one.actor not in TIMED_HOLDS
         held = "its jobs fail at once" if ends else f"{format_count(one.held)} jobs are held"
-        sentence = f"{one.key} is open{_since(one, now)}{why}; {held}, {_next_step(one, now)}"
+        since = _since(one, now)
+        sentence = f"{one.key} is open{since}{why}; {held}, {_next_step(one, now)}"
         yield Check(WARN, "dependencies", sentence, _advice(one))
     elif one.state == "ramping":
         rate = format_rate(one.rate or 0)
@@ -254,13 +339,13 @@ def _advice(one: Dependency) -> str:
 
 
 def _too_many(lanes: int, keys: int) -> Checks:
-    """Warn about too many lanes or dependencies: every claim reads every lane."""
+    """Warn about too many lanes or dependencies: metrics and pages read every lane."""
     advice = "use fewer kinds and uses= values: one key per service, not per customer or file"
     if lanes > MAX_LANES:
         yield Check(
             WARN,
             "lanes",
-            f"{lanes:,} lanes have waiting jobs; every claim reads all of them",
+            f"{lanes:,} lanes have waiting jobs; metrics and pages read all of them",
             advice,
         )
     if keys > MAX_LANES:

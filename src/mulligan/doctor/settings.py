@@ -7,8 +7,11 @@ from pathlib import Path
 from shlex import quote
 
 from mulligan.alerts.chore import load_rules
+from mulligan.alerts.queries import AlertQueries
+from mulligan.alerts.rules import FIRING
 from mulligan.config import SECRET_SETTINGS, MailSection, Settings
 from mulligan.core.errors import ConfigError, Fail
+from mulligan.core.event import EventType
 from mulligan.core.format import format_duration, format_elapsed, mask_password
 from mulligan.doctor.environment import FAIL, OK, WARN, Check, Checks
 from mulligan.events.queries import EventQueries
@@ -16,6 +19,7 @@ from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.notifications.dispatcher import MAX_SCAN, READER
 from mulligan.notifications.email import parse_address, read_password
 from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
+from mulligan.notifications.subscriptions import find_obstacles, load_subscriptions
 from mulligan.storage.base import Transaction
 
 # --- Secrets ---
@@ -163,7 +167,7 @@ def mail_checks(settings: Settings) -> Checks:
         yield Check(
             OK,
             "mail",
-            "mail.host is not set: e-mail deliveries are skipped",
+            "mail.host is not set: no mail is sent",
         )
         return
     found = [check for check in (_sender(mail), _password(mail), _encryption(mail)) if check]
@@ -223,19 +227,38 @@ def _encryption(mail: MailSection) -> Check | None:
 # --- Subscriptions ---
 
 NAME = "subscriptions"
+OBSTACLE_ADVICE = {"email": "MULLIGAN_MAIL__HOST=smtp.example.com"}
 
 
-def subscription_checks(tx: Transaction, _: Settings) -> Checks:
+def subscription_checks(tx: Transaction, settings: Settings) -> Checks:
     declared = load_declared_subscriptions(tx, tx.now())
     rows = [
         row
         for row in NotificationQueries(tx).list_subscriptions()
         if not row.declared or row.id in declared
     ]
-    problems = [check for row in rows for check in _subscription_checks(tx, row)]
+    obstacles = [
+        Check(WARN, NAME, f"{matcher.id}: {obstacle}", OBSTACLE_ADVICE.get(matcher.channel, ""))
+        for matcher, obstacle in find_obstacles(load_subscriptions(tx, tx.now()), settings)
+    ]
+    problems = [check for row in rows for check in _subscription_checks(tx, row)] + obstacles
     if rows:
         yield from problems or [Check(OK, NAME, f"{len(rows)} known, all on, none failing")]
         yield from _behind(tx, min(row.after for row in rows))
+
+
+def unsent_alerts(tx: Transaction, _: Settings) -> Checks:
+    """Warn if alerts fire and no subscription sends them to anybody."""
+    if EventType.ALERT_FIRED in load_subscriptions(tx, tx.now()).types:
+        return
+    firing = sorted({row.rule for row in AlertQueries(tx).list_alerts() if row.state == FIRING})
+    if firing:
+        yield Check(
+            WARN,
+            "alerts",
+            f"{', '.join(firing)}: firing, but no subscription sends alerts to anybody",
+            'mulligan notify add "alert.*" --email ADDRESS',
+        )
 
 
 def _subscription_checks(tx: Transaction, row: SubscriptionRow) -> Checks:
@@ -257,7 +280,10 @@ def _subscription_checks(tx: Transaction, row: SubscriptionRow) -> Checks:
 def _behind(tx: Transaction, since: int) -> Checks:
     """Warn if the dispatcher is far behind. `since`: the id before the first relevant event."""
     reader = EventQueries(tx).get_reader(READER)
-    behind = EventQueries(tx).newest_event() - max(since, 0 if reader is None else reader.cursor)
+    cursor = since
+    if reader is not None:
+        cursor = max(since, reader.cursor)
+    behind = EventQueries(tx).newest_event() - cursor
     if behind > MAX_SCAN:
         yield Check(
             WARN,

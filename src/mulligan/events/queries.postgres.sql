@@ -21,6 +21,14 @@ WHERE l.locktype = 'advisory' AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND ((CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint)) >> 48 = {p}event_lock_base() >> 48
 
+-- name: list_idle_transactions
+-- List transactions that are open and idle for longer than :seconds: they keep VACUUM from cleaning.
+SELECT pid, coalesce(usename, ''), coalesce(application_name, ''), extract(epoch FROM clock_timestamp() - state_change)
+FROM pg_stat_activity
+WHERE datname = current_database() AND state LIKE 'idle in transaction%' AND pid <> pg_backend_pid()
+  AND state_change < clock_timestamp() - make_interval(secs => :seconds)
+ORDER BY xact_start LIMIT 5
+
 -- name: list_events_of_jobs
 -- Read the events of jobs: single events by job, bundles by the times at which the jobs changed.
 WITH moments AS MATERIALIZED (
@@ -79,13 +87,11 @@ logged AS (
 -- fragment: write_events_single
 -- Write the one row of `events` to the event table.
 -- The subquery runs mark_events before the id is drawn, so that readers wait for the commit.
-inserted_events AS (
+logged AS (
   INSERT INTO {p}event (at, type, job_id, batch_id, owner, attempt, token, data)
   SELECT at, type, job_id, batch_id, owner, attempt, token, data
   FROM (SELECT events.*, {p}mark_events() AS mark FROM events) AS marked
-  RETURNING 1
-), logged AS (
-  SELECT count(*) AS n FROM inserted_events
+  RETURNING 1 AS n
 )
 
 -- name: write_event

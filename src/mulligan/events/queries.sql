@@ -11,6 +11,14 @@ actor NOT IN ('', 'alert', 'breaker', 'guard', 'handler', 'hint', 'schedule', 'u
 SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event
 WHERE id > :cursor AND id < :upper AND id - COALESCE(bundle, 1) < :top ORDER BY id LIMIT :limit
 
+-- name: list_events_of_owner
+-- Read events of an owner in a range of ids, in order, and bundles that may contain some.
+-- `replace` is the only function of both databases that finds a text of any length in another.
+SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event
+WHERE id > :cursor AND id < :upper AND id - COALESCE(bundle, 1) < :top
+  AND (bundle IS NULL AND owner = :owner OR bundle IS NOT NULL AND (:in_line = '' OR replace(data, :in_line, '') <> data))
+ORDER BY id LIMIT :limit
+
 -- name: list_events_of_types
 -- Read events of some types in a range of ids, in order. Bundles that reach into it are included.
 SELECT id, at, type, job_id, batch_id, owner, attempt, token, actor, data, bundle FROM {p}event

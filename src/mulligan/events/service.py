@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import DurationOrTime, Refused
 from mulligan.core.event import Event, EventList, EventType
 from mulligan.core.job import LimitKey, LimitRow
+from mulligan.events.follow import EventPredicate, FollowerHub, follow, follow_async
 from mulligan.events.queries import AuditFilter, EventQueries
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.limits import NO_LIMIT, is_limit_active
@@ -26,10 +27,39 @@ MAX_LIST = 1000
 
 
 class Events:
-    """Lists manual actions."""
+    """Lists manual actions, and follows all events."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._open = store
+        self.followers = FollowerHub(store)
+
+    def follow(
+        self,
+        filter: str = "",  # noqa: A002 - public name
+        *,
+        after: int | None = None,
+        heartbeat: float | None = None,
+    ) -> Iterator[Event]:
+        """Yield events as they happen, in order, for a page or program that shows them.
+
+        `filter`: `type:job.died,batch.* job:… batch:… kind:… owner:…`. `after`: the id of the last
+        event that the reader has; without it, only new events. If the log no longer has the next
+        event, the first one is of type `gap`. `heartbeat`: after so many seconds without an event,
+        yield one of type `heartbeat`. The iteration ends when it is closed, and when the app is.
+        """
+        return follow(self.followers, build_owner_event_filter(None, filter), after, heartbeat)
+
+    def follow_async(
+        self,
+        filter: str = "",  # noqa: A002 - public name
+        *,
+        after: int | None = None,
+        heartbeat: float | None = None,
+    ) -> AsyncIterator[Event]:
+        """Yield events like `follow`, on an event loop."""
+        return follow_async(
+            self.followers, build_owner_event_filter(None, filter), after, heartbeat
+        )
 
     def list(
         self,
@@ -52,7 +82,8 @@ class Events:
         if not 1 <= limit <= MAX_LIST:
             message = f"invalid limit {limit}. Use 1 to {MAX_LIST:,}."
             raise Refused(message)
-        types = expand_types([type] if isinstance(type, str) else type)
+        patterns = [type] if isinstance(type, str) else type
+        types = expand_types(patterns)
         with self._open().read() as tx:
             now = tx.now()
             filters = AuditFilter(
@@ -141,8 +172,6 @@ def _limit_or_none_text(value: float | None) -> float | str | None:
 
 # --- Event filters: `type:job.died,batch.* owner:acme batch:… job:… kind:… class:transient` ---
 
-EventPredicate = Callable[[Event], bool]
-
 FILTER_FIELDS: Mapping[str, Callable[[Event], Any]] = {
     "type": lambda event: event.type,
     "job": lambda event: event.job_id,
@@ -173,7 +202,11 @@ def build_event_filter(
     def matches(event: Event) -> bool:
         if wanted_types and event.type not in wanted_types:
             return False
-        return all(FILTER_FIELDS[name](event) in values for name, values in values_by_field.items())
+        for name, values in values_by_field.items():
+            read_field = FILTER_FIELDS[name]
+            if read_field(event) not in values:
+                return False
+        return True
 
     return matches
 

@@ -178,12 +178,15 @@ class ExceptionDetails:
     def provider_codes(self) -> tuple[str, ...]:
         if not self.codes:
             return ()
-        return tuple([_scrub_code(code) for code in dict.fromkeys(self.codes) if code][:_MAX_CODES])
+        unique = [_scrub_code(code) for code in dict.fromkeys(self.codes) if code]
+        return tuple(unique[:_MAX_CODES])
 
 
 def _scrub_code(code: str) -> str:
     """Scrub a code that is too long to be one: it could be a secret in its place."""
-    return code if len(code) <= 20 and code.isprintable() else scrub(code, 100)
+    if len(code) <= 20 and code.isprintable():
+        return code
+    return scrub(code, 100)
 
 
 # Read the interpreter's field even if the class defines a property of this name.
@@ -222,10 +225,15 @@ def _describe_class(cls: Any) -> ExceptionShape:
             members.update(_get_members(base))
     is_ours = any(_is_one_of(base, (OutcomeRequest, MulliganError)) for base in bases)
     is_process_error = any(base is ProcessFailed for base in bases)
+    attributes = KNOWN_ATTRIBUTES
+    if "__getattr__" not in members:
+        attributes = KNOWN_ATTRIBUTES & members
+    shown_names = [name for name in names if name not in _OMITTED_NAMES]
+    families = [FAMILIES[package] for package in packages if package in FAMILIES]
     return ExceptionShape(
-        names=tuple(name for name in names if name not in _OMITTED_NAMES) or (names[0],),
-        family=next((FAMILIES[package] for package in packages if package in FAMILIES), ""),
-        attributes=KNOWN_ATTRIBUTES if "__getattr__" in members else KNOWN_ATTRIBUTES & members,
+        names=tuple(shown_names or names[:1]),
+        family=families[0] if families else "",
+        attributes=attributes,
         is_internal=is_ours and not is_process_error,
     )
 
@@ -324,8 +332,9 @@ def _read_system_error(
         if reason:
             details.codes.append(f"ssl:{reason}")
     elif "os_error" not in attributes and shape.family != "smtp":
-        number = parse_int(exc.errno)
-        details.errno = number if number is not None and 0 < number < 4096 else None
+        number = exc.errno
+        if isinstance(number, int) and type(number) is not bool and 0 < number < 4096:
+            details.errno = int(number)
 
 
 # A tuple: the union `a | b` would be built anew at each call.
@@ -380,7 +389,9 @@ def _read_process(
     elif issubclass(cls, _SUBPROCESS_ERRORS) or _looks_like_process_error(attributes):
         exit_code = parse_int(_first_value(attributes, _EXIT_CODE_ATTRIBUTES))
         command = _first_value(attributes, _COMMAND_ATTRIBUTES)
-        _set_exit(details, "" if command is None else command, exit_code, None)
+        if command is None:
+            command = ""
+        _set_exit(details, command, exit_code, None)
         details.timed_out = issubclass(cls, TimeoutExpired)
     else:
         return
@@ -650,12 +661,18 @@ def _read_headers(attributes: Attributes) -> dict[str, str]:
     headers = headers or attributes.get("headers")
     if headers is None:
         return {}
-    raw = getattr(headers, "raw", None)  # of httpx: a list, where `items` would build a dict first
+    pairs = getattr(headers, "raw", None)  # of httpx: `items` would build a dict first
+    if not isinstance(pairs, list):
+        pairs = headers.items()
     known: dict[str, str] = {}
-    for key, value in raw if isinstance(raw, list) else headers.items():
+    for key, value in pairs:
         name = _KNOWN_HEADERS.get(key.lower())
-        if name is not None:
-            known[name] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        if name is None:
+            continue
+        if isinstance(value, bytes):
+            known[name] = value.decode("latin-1")
+        else:
+            known[name] = str(value)
     return known
 
 

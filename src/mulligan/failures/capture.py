@@ -6,6 +6,7 @@ cause. Everything is bounded and redacted here, once, before it is classified or
 
 from __future__ import annotations
 
+import linecache
 import re
 import sysconfig
 import time
@@ -16,10 +17,11 @@ from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Failure
+from mulligan.core.errors import Fail
 from mulligan.core.format import TEXT_LIMIT, safe_text
 from mulligan.failures.adapters import exception_shape, read_exception
 from mulligan.failures.classify import classify_facts
-from mulligan.failures.facts import TRACE_MESSAGE_LIMIT, Facts
+from mulligan.failures.facts import SOURCE_MARK, TRACE_MESSAGE_LIMIT, Facts
 from mulligan.failures.fingerprint import explain_fingerprint
 from mulligan.failures.hints import Hint, hint_from_text
 from mulligan.failures.matcher import Rulebook
@@ -27,16 +29,14 @@ from mulligan.failures.ranking import find_rule
 from mulligan.failures.redact import scrub
 from mulligan.failures.rules import Rule
 
-# --- Tracebacks: file, line and function, without source lines and values ---
+# --- Tracebacks: file, line and function, the job's own lines of code, and no values ---
 
 MAX_FRAMES = 30
+MAX_SOURCE_LINE = 200  # characters
 MAX_JOB_FRAMES = 8
 
-_STDLIB = tuple(
-    f"{path}/"
-    for name in ("stdlib", "platstdlib")
-    if (path := sysconfig.get_path(name)) and not path.endswith("-packages")
-)
+_STDLIB_PATHS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_STDLIB = tuple(f"{path}/" for path in _STDLIB_PATHS if not path.endswith("-packages"))
 _MULLIGAN = f"{Path(__file__).parents[1]}/"
 
 
@@ -144,10 +144,21 @@ def _summarise(steps: list[TracebackType], home_package: str) -> TracebackSummar
             continue
         home_package = home_package or location.package
         belongs_to_job = not location.is_installed or location.package == home_package
+        if belongs_to_job:
+            lines += _source_line(code.co_filename, step.tb_lineno, frame.f_globals)
         is_recursion = bool(job_frames) and job_frames[-1] == location.name
         if belongs_to_job and not is_recursion:
             job_frames.append(location.name)
     return TracebackSummary(lines, job_frames[-MAX_JOB_FRAMES:], home_package)
+
+
+def _source_line(path: str, number: int, module_globals: dict[str, Any]) -> list[str]:
+    """Return the line of code of a frame, as a trace shows it, if its file can be read."""
+    try:
+        source = linecache.getline(path, number, module_globals).strip()
+    except Exception:  # noqa: BLE001 - a module may have a loader that raises anything
+        return []
+    return [f"{SOURCE_MARK}{scrub(safe_text(source, MAX_SOURCE_LINE))}"] if source else []
 
 
 # --- Exceptions ---
@@ -162,7 +173,9 @@ _AWS_MESSAGE = re.compile(r"An error occurred \((\w{1,100})\) when calling the \
 def capture(exc: BaseException, now: float | None = None) -> Facts:
     """Return the facts about `exc`, its causes and its leaves. `now`: seconds since the epoch."""
     try:
-        return _capture(exc, time.time() if now is None else now)
+        if now is None:
+            now = time.time()
+        return _capture(exc, now)
     except BaseException:  # noqa: BLE001 - foreign code runs in `str`, properties and metaclasses
         return Facts(exception_types=exception_shape(type(exc)).names, message=_UNREADABLE)
 
@@ -200,7 +213,7 @@ def _capture(exc: BaseException, now: float) -> Facts:
         )
     causes: tuple[Facts, ...] = ()
     if len(chain) > 1:
-        causes = tuple([_facts(link, "", "", _leaves(link.exc, now)) for link in chain[1:]])
+        causes = tuple([_facts(link, leaves=_leaves(link.exc, now)) for link in chain[1:]])
     hint = _find_hint(chain, scrubbed, now)
     return _facts(chain[0], _trace(chain), _stderr(chain), _leaves(exc, now), causes, hint)
 
@@ -325,7 +338,9 @@ def _leaves(group: BaseException, now: float) -> tuple[Facts, ...]:
             chain = _read_chain(exc, now)
             for link in chain:
                 link.message = _message(link, scrubbed)
-            leaves.append(_facts(chain[0], causes=tuple([_facts(link) for link in chain[1:]])))
+            first, *others = chain
+            causes = tuple([_facts(link) for link in others])
+            leaves.append(_facts(first, causes=causes))
     return tuple(leaves)
 
 
@@ -341,7 +356,11 @@ def _trace(chain: list[_Link]) -> str:
     lines: list[str] = []
     for link in chain:
         prefix = "caused by " if lines else ""
-        lines.append(f"{prefix}{link.shape.names[0]}: {link.message[:TRACE_MESSAGE_LIMIT]}")
+        name = link.shape.names[0]
+        message = link.message[:TRACE_MESSAGE_LIMIT]
+        # Fail("CODE", "…") is a statement of the handler: its text says it all.
+        is_statement = type(link.exc) is Fail and message
+        lines.append(f"{prefix}{message}" if is_statement else f"{prefix}{name}: {message}")
         lines += link.lines
     text = "\n".join(lines)
     return text if len(text) <= MAX_TRACE_LENGTH else safe_text(text, MAX_TRACE_LENGTH)

@@ -9,18 +9,18 @@ bounded and redacted when they were captured, so that only what is stored is cla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from mulligan.core.attempt import RETRYABLE, Cls, Failure
+from mulligan.core.attempt import RENAMED, RETRYABLE, Cls, Failure, is_system_rule
 from mulligan.failures.codes import CODES, Evidence
 from mulligan.failures.facts import FACTS_KEY, Facts, encode_facts
 from mulligan.failures.fingerprint import compute_fingerprint
-from mulligan.failures.matcher import EmptyText, Rulebook
+from mulligan.failures.matcher import Rulebook, fill_sentence
 from mulligan.failures.ranking import RuleMatch, find_rule
-from mulligan.failures.rules import PUBLIC_FIELDS, Rule
+from mulligan.failures.rules import Rule
 
 
 def classify_facts(facts: Facts, books: Sequence[Rulebook] = ()) -> Failure:
@@ -47,7 +47,10 @@ def _classify(facts: Facts, books: Sequence[Rulebook]) -> Failure:
 
 def _add_shadow(failure: Failure, shadow: Failure, books: Sequence[Rulebook]) -> Failure:
     """Record next to a failure what a rule in shadow mode would have decided."""
-    if shadow.rule not in {rule.id for book in books for rule in book.rules if rule.shadow}:
+    shadow_rules: set[str] = set()
+    for book in books:
+        shadow_rules.update(rule.id for rule in book.rules if rule.shadow)
+    if shadow.rule not in shadow_rules:
         return failure
     verdict: dict[str, Any] = {
         "rule": shadow.rule,
@@ -60,41 +63,6 @@ def _add_shadow(failure: Failure, shadow: Failure, books: Sequence[Rulebook]) ->
     return replace(failure, judged={**failure.judged, "shadow": verdict})
 
 
-def apply_verdict_rules(
-    failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()
-) -> Failure:
-    """Apply rules with a `verdict` condition to a failure without exception, such as TIMEOUT.
-
-    `uses` lists the dependencies of the job.
-    """
-    dependency = failure.evidence.get("dependency")
-    facts = Facts(
-        exit_code=_get_int(failure, "exit_code"),
-        signal=_get_int(failure, "signal"),
-        uses=tuple(uses) if dependency is None else (str(dependency),),
-    )
-    for book in books:
-        rules = book.active.match_verdict((failure.code, failure.cls), facts, EmptyText())
-        if rules:
-            rule = rules[0]
-            return replace(
-                failure,
-                code=rule.code,
-                cls=Cls(rule.cls),
-                public=_fill_sentence(rule.public, dict(failure.evidence)) or failure.public,
-                rule=rule.id,
-                retryable=rule.retryable,
-                terms=rule.terms(),
-                judged={**failure.judged, "table": book.version},
-            )
-    return failure
-
-
-def _get_int(failure: Failure, name: str) -> int | None:
-    value = failure.evidence.get(name)
-    return value if isinstance(value, int) else None
-
-
 def _declared_failure(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     """Return the failure whose code the handler declared.
 
@@ -104,7 +72,11 @@ def _declared_failure(facts: Facts, books: Sequence[Rulebook]) -> Failure:
     cause = find_rule(facts._replace(exception_types=(), message="", stderr=""), books)
     rule = _rule_with_code(facts.code, cause.rule, books)
     code = CODES.get(facts.code)
+    rule_id = "handler.declared"
+    terms: Mapping[str, Any] = {}
     if rule is not None:
+        rule_id = rule.id
+        terms = rule.terms
         cls = Cls(rule.cls)
     elif code is not None:
         cls = code.cls
@@ -120,16 +92,18 @@ def _declared_failure(facts: Facts, books: Sequence[Rulebook]) -> Failure:
         code=facts.code,
         cls=cls,
         public=public or f"The job failed with {facts.code}.",
-        rule="handler.declared" if rule is None else rule.id,
+        rule=rule_id,
         retryable=cls in RETRYABLE,
-        terms={} if rule is None else rule.terms(),
+        terms=terms,
         fingerprint=compute_fingerprint(facts, facts.code, cls, cause.link),
     )
 
 
 def _rule_with_code(code: str, matching: Rule, books: Sequence[Rulebook]) -> Rule | None:
     """Return the rule that assigns `code`: `matching` if it does, else the first."""
-    rules = [rule for book in books for rule in book.rules if rule.code == code]
+    rules: list[Rule] = []
+    for book in books:
+        rules += [rule for rule in book.rules if rule.code == code]
     if matching in rules:
         return matching
     return rules[0] if rules else None
@@ -138,20 +112,23 @@ def _rule_with_code(code: str, matching: Rule, books: Sequence[Rulebook]) -> Rul
 def _failure(facts: Facts, match: RuleMatch, *, ended_by: str = "") -> Failure:
     rule = match.rule
     code = ended_by or rule.code
-    cls = CODES[ended_by].cls if ended_by in CODES else Cls(rule.cls)
+    if ended_by in CODES:
+        cls = CODES[ended_by].cls
+    else:
+        cls = Cls(rule.cls)
     evidence = _evidence(facts, match.link)
     sentence = rule.public or CODES["UNKNOWN_ERROR"].public
     return Failure(  # positional: keyword arguments take 25 % longer
         code,
         cls,
-        facts.public or _fill_sentence(sentence, evidence),
+        facts.public or fill_sentence(sentence, evidence),
         rule.id,
         cls in RETRYABLE,
         facts.retry_after,
         evidence,
         _private_part(facts),
         compute_fingerprint(facts, code, cls, match.link),
-        rule.terms(),
+        rule.terms,
         _provenance(match),
     )
 
@@ -163,16 +140,9 @@ def _provenance(match: RuleMatch) -> dict[str, Any]:
         provenance["table"] = match.table_version
     if match.disagreeing:
         provenance["also"] = list(match.disagreeing)
+    if is_system_rule(match.renamed):
+        provenance[RENAMED] = match.renamed
     return provenance
-
-
-def _fill_sentence(public: str, evidence: Evidence) -> str:
-    """Fill the placeholders of a public sentence; one without a value becomes a question mark."""
-    if "{" not in public:
-        return public
-    for name in PUBLIC_FIELDS:
-        public = public.replace(f"{{{name}}}", str(evidence.get(name, "?")))
-    return public
 
 
 _EVIDENCE = ("exit_code", "signal", "errno", "http_status", "grpc_status", "sqlstate", "program")
@@ -183,7 +153,10 @@ _NO_EVIDENCE = _get_evidence(Facts())
 def _evidence(facts: Facts, link: Facts) -> Evidence:
     """Return the numbers and names that an owner may see. Types and texts stay private."""
     evidence: Evidence = {}
-    for source in (facts,) if link is facts else (link, facts):
+    sources = [facts]
+    if link is not facts:
+        sources = [link, facts]
+    for source in sources:
         values = _get_evidence(source)
         if values != _NO_EVIDENCE:
             for name, value in zip(_EVIDENCE, values, strict=True):
@@ -191,6 +164,8 @@ def _evidence(facts: Facts, link: Facts) -> Evidence:
                     evidence.setdefault(name, value)
         if source.timed_out:
             evidence.setdefault("timed_out", True)
+    if facts.retry_after is not None:
+        evidence["retry_after"] = facts.retry_after
     return evidence
 
 
@@ -203,7 +178,9 @@ def _private_part(facts: Facts) -> dict[str, Any]:
     private: dict[str, Any] = {}
     if facts.exception_types:
         private["exception"] = facts.exception_types[0]
-    private |= {name: text for name, text in zip(_TEXTS, _get_texts(facts), strict=True) if text}
+    for name, text in zip(_TEXTS, _get_texts(facts), strict=True):
+        if text:
+            private[name] = text
     if facts.exception_types or facts.provider_codes or facts.causes:
         private[FACTS_KEY] = encode_facts(facts)
     return private

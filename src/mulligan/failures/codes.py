@@ -6,13 +6,13 @@ The owner of a job reads the public sentence, so it names no internals.
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mulligan.core.attempt import RETRYABLE, SYSTEM_RULES, Cls, Failure
+from mulligan.core.attempt import RETRYABLE, Cls, Failure, system_rule
 from mulligan.core.format import format_duration, format_size
 from mulligan.failures.facts import Facts
-from mulligan.failures.fingerprint import compute_fingerprint
+from mulligan.failures.fingerprint import compute_fingerprint, fingerprint_end
 
 # A policy with retry_unknown=True retries failures that this rule matched.
 PROGRAMMING_ERROR_RULE = "py.programming-error"
@@ -34,6 +34,12 @@ def _codes(cls: Cls, **sentences: str) -> dict[str, FailureCode]:
     return {name: FailureCode(name, cls, public) for name, public in sentences.items()}
 
 
+# Rules of errors that Mulligan itself caused: the job is given back uncharged.
+SCHEMA_RULE = "mulligan.schema"
+UNAVAILABLE_RULE = "mulligan.unavailable"
+PAYLOAD_REFUSED_RULE = system_rule("PAYLOAD_REFUSED")
+SYSTEM_ERROR_RULES = frozenset({SCHEMA_RULE, UNAVAILABLE_RULE})
+
 CODES: dict[str, FailureCode] = {
     **_codes(
         Cls.TRANSIENT,
@@ -49,12 +55,15 @@ CODES: dict[str, FailureCode] = {
         MAIL_DEFERRED="The mail server asked to try again later.",
         RECEIVER_REFUSED="The receiver rejected a message.",
         STORE_UNAVAILABLE="The job database did not respond.",
+        SCHEMA="The job system is being upgraded.",
         WORKER_LOST="The worker that was running this job stopped responding.",
         RETRY_REQUESTED="The job requested a retry.",
+        TEMPORARY_ERROR="The job failed with an error that may pass.",
     ),
     **_codes(
         Cls.TIMEOUT,
         TIMEOUT="An operation took too long.",
+        STALLED="The job made no progress for too long and was stopped.",
     ),
     **_codes(
         Cls.RATE_LIMITED,
@@ -68,26 +77,27 @@ CODES: dict[str, FailureCode] = {
         TOO_MANY_FILES="Too many files or connections are open.",
         DEVICE_BUSY="The graphics or encoding device has no free capacity.",
         SERVICE_FULL="A service has no capacity left.",
+        NO_CAPACITY="Something that the job needs has no free capacity.",
         PROCESS_KILLED="A program was killed before it finished.",
     ),
     **_codes(
         Cls.QUOTA,
-        QUOTA="The quota of a service is used up. It must be raised, paid for or reset.",
+        QUOTA="A quota is used up. It must be raised, paid for or reset.",
     ),
     **_codes(
         Cls.AUTH,
-        AUTH="A service rejected the credentials.",
+        AUTH="Credentials are missing or were rejected.",
         ACCESS_DENIED="A service denied access.",
     ),
     **_codes(
         Cls.INVALID_INPUT,
-        INVALID_INPUT="The job's input is not valid.",
+        INVALID_INPUT="A value that the job works with is not valid.",
         BAD_FILE="The file is damaged or its format cannot be read.",
         HTTP_4XX="A service rejected the request.",
         MISSING="An item that the job requested does not exist.",
         UNAVAILABLE_CONTENT="The content is private, removed or not available in this region.",
         REFUSED_CONTENT="A service rejected the content because of its content rules.",
-        TOO_LARGE="The input is larger than allowed.",
+        TOO_LARGE="A value or a file is larger than allowed.",
         DATA_REFUSED="The database rejected the data.",
         BAD_ADDRESS="The address does not exist or does not accept mail.",
         PAYLOAD_REFUSED="The job's payload does not match its handler's parameters.",
@@ -95,6 +105,7 @@ CODES: dict[str, FailureCode] = {
     **_codes(
         Cls.PERMANENT,
         PROGRAMMING_ERROR="The job's code has an error. A retry would not help.",
+        PERMANENT_ERROR="The job failed with an error that a retry would not fix.",
         CERTIFICATE="The certificate of a server was not accepted.",
         PERMISSION="The job has no permission for an operation.",
         NOT_FOUND="A file that the job needs does not exist.",
@@ -152,28 +163,53 @@ def _failure(
     cls: Cls | None = None,
     evidence: Evidence | None = None,
     private: Mapping[str, str] | None = None,
+    place: Sequence[str] = (),
 ) -> Failure:
-    """Build a failure. The registry supplies the class and the sentence that are not passed."""
+    """Build a failure. The registry supplies the class and the sentence that are not passed.
+
+    `place` tells causes of one code apart: the kind, and where or how its attempt ended.
+    """
     cls = cls or CODES[code].cls
+    fingerprint = compute_fingerprint(Facts(ended_by=code), code, cls)
+    if place:
+        fingerprint = fingerprint_end(code, place)
     return Failure(
         code=code,
         cls=cls,
         public=public or CODES[code].public,
-        rule=f"{SYSTEM_RULES}{code.lower().replace('_', '-')}",
+        rule=system_rule(code),
         retryable=cls in RETRYABLE,
         evidence=evidence or {},
         private=private or {},
-        fingerprint=compute_fingerprint(Facts(ended_by=code), code, cls),
+        fingerprint=fingerprint,
     )
 
 
-def timed_out(limit_s: float) -> Failure:
-    """Build the failure of an attempt that was stopped at its time limit."""
-    public = f"The job ran longer than its limit of {format_duration(limit_s)} and was stopped."
-    return _failure("TIMEOUT", public, evidence={"limit_s": limit_s})
+def timed_out(limit_s: float, kind: str = "", frames: Sequence[str] = ()) -> Failure:
+    """Build the failure of an attempt that was stopped at its time limit.
+
+    `frames`: the innermost functions of the app that it was in.
+    """
+    limit = format_duration(limit_s)
+    public = f"The job ran longer than its limit of {limit} and was stopped."
+    evidence: Evidence = {"limit_s": limit_s}
+    private = {"message": f"Over its limit of {limit}"}
+    place = (kind, *frames)
+    return _failure("TIMEOUT", public, evidence=evidence, private=private, place=place)
+
+
+def stalled(limit_s: float, kind: str = "", frames: Sequence[str] = ()) -> Failure:
+    """Build the failure of an attempt that was stopped because it made no progress."""
+    limit = format_duration(limit_s)
+    public = f"The job made no progress for {limit} and was stopped."
+    evidence: Evidence = {"stall_s": limit_s}
+    private = {"message": f"No progress for {limit}"}
+    place = (kind, *frames)
+    return _failure("STALLED", public, evidence=evidence, private=private, place=place)
 
 
 def process_died(
+    kind: str = "",
     *,
     signal: int | None = None,
     exit_code: int | None = None,
@@ -196,14 +232,39 @@ def process_died(
         evidence["shared"] = True
         public += "; other jobs ran in the same process"
     cls = Cls.RESOURCE if oom else Cls.UNKNOWN
-    return _failure("PROCESS_DIED", f"{public}.", cls=cls, evidence=evidence)
+    private = {"message": _title_death(signal, exit_code, oom=oom)}
+    place = (kind, _death_name(signal, exit_code, oom=oom))
+    return _failure(
+        "PROCESS_DIED", f"{public}.", cls=cls, evidence=evidence, private=private, place=place
+    )
+
+
+def _title_death(signal: int | None, exit_code: int | None, *, oom: bool) -> str:
+    """Return how a process died as operators read it in lists: Killed by SIGKILL."""
+    if oom:
+        return "Killed: memory ran out (OOM)"
+    if signal is not None:
+        return f"Killed by {_signal_name(signal) or f'signal {signal}'}"
+    if exit_code is not None:
+        return f"Exited with {exit_code}"
+    return "Its process died"
+
+
+def _death_name(signal: int | None, exit_code: int | None, *, oom: bool) -> str:
+    """Return what tells deaths apart: memory, the signal or the exit code."""
+    if oom:
+        return "oom"
+    return f"exit {exit_code}" if signal is None else f"signal {signal}"
 
 
 def _describe_death(signal: int | None, exit_code: int | None, *, oom: bool) -> str:
     if oom:
         return "was killed because memory ran out (OOM)"
     if signal is not None:
-        return f"was killed by signal {signal}{_signal_name(signal)}"
+        name = _signal_name(signal)
+        return (
+            f"was killed by signal {signal} ({name})" if name else f"was killed by signal {signal}"
+        )
     if exit_code is not None:
         return f"exited with {exit_code}"
     return "died"
@@ -211,7 +272,7 @@ def _describe_death(signal: int | None, exit_code: int | None, *, oom: bool) -> 
 
 def _signal_name(signal: int) -> str:
     try:
-        return f" ({signals.Signals(signal).name})"
+        return signals.Signals(signal).name
     except ValueError:
         return ""
 
@@ -221,13 +282,14 @@ def worker_lost(worker: str) -> Failure:
     return _failure("WORKER_LOST", private={"worker": worker})
 
 
-def memory_limit_exceeded(limit: int, peak: int) -> Failure:
+def memory_limit_exceeded(limit: int, peak: int, kind: str = "") -> Failure:
     """Build the failure of an attempt that was stopped at its memory limit."""
     public = (
         f"The job used {format_size(peak)} of memory, more than its limit of"
         f" {format_size(limit)}, and was stopped."
     )
-    return _failure("MEMORY_LIMIT", public, evidence={"limit": limit, "peak_rss": peak})
+    evidence: Evidence = {"limit": limit, "peak_rss": peak}
+    return _failure("MEMORY_LIMIT", public, evidence=evidence, place=(kind,))
 
 
 def unknown_kind(kind: str) -> Failure:

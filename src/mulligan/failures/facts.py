@@ -47,6 +47,7 @@ class Facts(NamedTuple):
 
 
 TRACE_MESSAGE_LIMIT = 500  # characters of the message that the trace repeats
+SOURCE_MARK = "    | "  # before a line of code in a trace
 
 # --- Storage: a later rule table can classify a stored failure again ---
 
@@ -176,7 +177,9 @@ def canonical_grpc_status(name: str) -> str:
 
     `StatusCode.UNAVAILABLE`, `Unavailable` and `UNAVAILABLE` are the same status.
     """
-    return _GRPC_STATUS_OF.get(name.rsplit(".", 1)[-1].replace("_", "").lower(), "")
+    last_part = name.rsplit(".", 1)[-1]
+    letters = last_part.replace("_", "").lower()
+    return _GRPC_STATUS_OF.get(letters, "")
 
 
 def split_exit_status(

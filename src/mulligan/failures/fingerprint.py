@@ -4,14 +4,18 @@ It is made of what stays the same from job to job and from deploy to deploy: cod
 type of the exception, and the functions of the job's code. The message counts only if these say too
 little, and then without ids, numbers, paths, hosts and quoted texts.
 
-A fingerprint begins with the version of this algorithm. A new algorithm gets a new version, and
-existing groups keep their fingerprints.
+The end of an attempt without an exception, such as a time limit or the death of its process, has
+none of these. Its fingerprint is made of the code, the kind, and where or how it ended.
+
+A fingerprint begins with the version of its algorithm. A new algorithm gets a new version, and
+existing groups keep their fingerprints: v2 for exceptions, v3 for ends of attempts (before: v2).
 """
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from operator import attrgetter
@@ -21,6 +25,7 @@ from mulligan.failures.facts import Facts
 from mulligan.failures.regex import lazy_regex
 
 VERSION = "v2"
+END_VERSION = "v3"
 _FRAMES = 3  # innermost frames that count
 _MAX_LINE = 300  # characters of a line that count
 
@@ -45,7 +50,19 @@ def compute_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = 
     `link` is the exception that decided the classification: `facts` itself, one of its causes, or
     a leaf of a group.
     """
-    return _hash(*_parts(facts, code, cls, facts if link is None else link))
+    return _hash(*_parts(facts, code, cls, link))
+
+
+def fingerprint_end(code: str, place: Sequence[str]) -> str:
+    """Return the fingerprint of an end without an exception.
+
+    `place`: the kind, then the innermost functions of the app, or the signal or exit code.
+    """
+    return _format(END_VERSION, "\0".join((END_VERSION, code, *place)))
+
+
+def _format(version: str, text: str) -> str:
+    return f"{version}-{blake2b(text.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
 @lru_cache(maxsize=1024)  # one cause, many jobs
@@ -53,7 +70,7 @@ def _hash(
     cls: str, code: str, type_name: str, signal: str, frames: tuple[str, ...], message: str
 ) -> str:
     text = "\0".join((VERSION, cls, code, type_name, signal, *frames, message))
-    return f"{VERSION}-{blake2b(text.encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+    return _format(VERSION, text)
 
 
 def explain_fingerprint(
@@ -61,7 +78,7 @@ def explain_fingerprint(
 ) -> dict[str, Any]:
     """Return what the fingerprint is computed from, without empty parts."""
     names = ("class", "code", "type", "signal", "frames", "words")
-    values = _parts(facts, code, cls, facts if link is None else link)
+    values = _parts(facts, code, cls, link)
     explanation: dict[str, Any] = {"version": VERSION}
     for name, value in zip(names, values, strict=True):
         if value:
@@ -70,9 +87,11 @@ def explain_fingerprint(
 
 
 def _parts(
-    facts: Facts, code: str, cls: str, link: Facts
+    facts: Facts, code: str, cls: str, link: Facts | None
 ) -> tuple[str, str, str, str, tuple[str, ...], str]:
     """Return (class, code, type, signal, frames, masked message)."""
+    if link is None:
+        link = facts
     link_signal = _signal(link)
     type_name = _type_name(facts, link, has_signal=link_signal is not None)
     found = link_signal
@@ -185,13 +204,12 @@ def mask_variable_parts(message: str) -> str:
     text = message[:_MAX_LINE]
     if "'" in text or '"' in text or "`" in text:
         text = _QUOTED.sub("*", text)
-    parts = text.split()
-    return " ".join(
-        [word if word.isalpha() or word in _PLACEHOLDERS else _mask_word(word) for word in parts]
-    )
+    return " ".join([_mask_word(word) for word in text.split()])
 
 
 def _mask_word(word: str) -> str:
+    if word.isalpha() or word in _PLACEHOLDERS:
+        return word
     if "/" in word or "\\" in word:
         word = _PATH.sub("*", _URL.sub("*", word))
     if "." in word or "@" in word:

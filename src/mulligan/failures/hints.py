@@ -232,8 +232,8 @@ _UNIT_SECONDS = {"m": 60.0, "s": 1.0, "h": 3600.0, "d": 86_400.0}
 def hint_from_text(text: str, now: float) -> Hint | None:
     """Return the hint in a sentence: `Please try again in 350ms`, `resets at 00:00 UTC`."""
     lowered = text[:_MAX_TEXT].lower()
-    if not may_contain_hint(lowered):
-        return None
+    if not ("retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered):
+        return None  # every hint needs one of these words
     starts = [match.start() for match in _FIRST_WORD.finditer(lowered)]
     if match := _match_at(_COMPOUND_TEXT, lowered, starts):
         return make_hint(_parse_compound(match[1]), "wording")
@@ -245,11 +245,6 @@ def hint_from_text(text: str, now: float) -> Hint | None:
         hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
         return make_hint(_seconds_until(hour, minute, second, now), "wording")
     return None
-
-
-def may_contain_hint(lowered: str) -> bool:
-    """True if a text in lower case contains a word that every hint needs."""
-    return "retry" in lowered or "again" in lowered or "wait " in lowered or "resets " in lowered
 
 
 def _match_at(pattern: re.Pattern[str], text: str, starts: list[int]) -> re.Match[str] | None:

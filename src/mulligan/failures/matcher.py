@@ -9,233 +9,25 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import attrgetter
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from mulligan.core.attempt import RENAMED, Cls, Failure
+from mulligan.failures.codes import Evidence
 from mulligan.failures.facts import Facts, base_program_name
-from mulligan.failures.regex import contains_any
-from mulligan.failures.rules import NUMBER_CONDITIONS, Rule, split_names
-
-# --- Keywords: searching for a word is much cheaper than trying a pattern ---
-
-_ANY_CHARACTER = "\0"  # may be a letter, so a word next to it may be longer
-_WHOLE_WORD = re.compile(rf"(?<![a-z{_ANY_CHARACTER}])[a-z]{{2,}}(?![a-z{_ANY_CHARACTER}])")
-_FRAGMENT = re.compile("[a-z]{3,}")
-_MAX_EXPANSIONS = 400  # texts that one part of a pattern is expanded to
-# So common that searching for them saves little.
-_STOPWORDS = frozenset(
-    split_names("""
-    not is the to in of for has been error failed no be or and an at by on this with was when
-    from your you please too out code message request requests exceeded file connection server
-    status type operation limit api invalid http unable data rate timeout response access read
-    cannot process could again try host many resource
-    """)
+from mulligan.failures.keywords import (
+    Keywords,
+    keyword_sets,
+    required_fragments,
+    required_keywords,
+    required_literal,
 )
-_REPEATS = frozenset({sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT})
-_ZERO_WIDTH = frozenset({sre.AT, sre.ASSERT, sre.ASSERT_NOT})
-_NON_LETTERS = frozenset({sre.CATEGORY_SPACE, sre.CATEGORY_DIGIT, sre.CATEGORY_NOT_WORD})
-
-Keywords = frozenset[str]
-
-
-def required_keywords(pattern: str) -> Keywords:
-    """Return words of which every match contains at least one; empty if none are certain."""
-    return next(iter(keyword_sets(pattern)), frozenset())
-
-
-def keyword_sets(pattern: str) -> list[Keywords]:
-    """Return the keywords of each part of a pattern, the fewest and least common ones first.
-
-    Every match contains at least one word of each set.
-    """
-    return _sorted_sets(pattern, _WHOLE_WORD)
-
-
-def required_fragments(pattern: str) -> Keywords:
-    """Return parts of words of which every match contains one; empty if none are certain."""
-    fragments = next(iter(_sorted_sets(pattern, _FRAGMENT)), frozenset())
-    return frozenset(
-        fragment
-        for fragment in fragments
-        if not any(other in fragment for other in fragments if other != fragment)
-    )
-
-
-def required_literal(pattern: str) -> str:
-    """Return the longest text that every match contains, in lower case; "" if none is certain."""
-    literals = [""]
-    for op, value in _parse(pattern):
-        if op is sre.LITERAL and chr(value).isascii():
-            literals[-1] += chr(value).lower()
-        elif op not in _ZERO_WIDTH:
-            literals.append("")
-    return max(literals, key=len)
-
-
-def _sorted_sets(pattern: str, word: re.Pattern[str]) -> list[Keywords]:
-    sets = _sets(_parse(pattern), _ANY_CHARACTER, _ANY_CHARACTER, word)
-    return sorted(sets, key=_keyword_cost)
-
-
-@lru_cache(maxsize=1)  # everything that is required is computed for one pattern after the other
-def _parse(pattern: str) -> list[Any]:
-    return list(_parser.parse(pattern, re.IGNORECASE).data)
-
-
-def _sets(tree: list[Any], left: str, right: str, word: re.Pattern[str]) -> list[Keywords]:
-    """Return the keywords of each part of a sequence that has any.
-
-    `left` and `right` are the characters next to the sequence.
-    """
-    if len(tree) == 1 and tree[0][0] is sre.BRANCH:
-        keywords = _branch_keywords(tree[0][1][1], left, right, word)
-        return [keywords] if keywords else []
-    if len(tree) == 1 and tree[0][0] is sre.SUBPATTERN:
-        return _sets(tree[0][1][3].data, left, right, word)
-    parts = _split_at_boundaries(tree, left, right)
-    return [keywords for part in parts if (keywords := _part_keywords(*part, word))]
-
-
-def _keywords(tree: list[Any], left: str, right: str, word: re.Pattern[str]) -> Keywords | None:
-    """Return the keywords of the best part of a sequence."""
-    return min(_sets(tree, left, right, word), key=_keyword_cost, default=None)
-
-
-def _keyword_cost(keywords: Keywords) -> tuple[bool, int, int]:
-    return bool(keywords & _STOPWORDS), len(keywords), -min(map(len, keywords))
-
-
-def _branch_keywords(
-    branches: Iterable[Any], left: str, right: str, word: re.Pattern[str]
-) -> Keywords | None:
-    """Return the keywords of all branches together, or None if one branch has none."""
-    union: set[str] = set()
-    for branch in branches:
-        keywords = _keywords(branch.data, left, right, word)
-        if keywords is None:
-            return None
-        union |= keywords
-    return frozenset(union)
-
-
-def _split_at_boundaries(
-    tree: list[Any], left: str, right: str
-) -> Iterator[tuple[list[Any], str, str]]:
-    """Split a sequence where there is certainly no letter. Yield (part, before, after)."""
-    part: list[Any] = []
-    before = left
-    for op, value in tree:
-        if _is_boundary(op, value):
-            if part:
-                yield part, before, " "
-            part = []
-            before = " "
-        elif op not in {sre.ASSERT, sre.ASSERT_NOT}:
-            part.append((op, value))
-    if part:
-        yield part, before, right
-
-
-def _is_boundary(op: Any, value: Any) -> bool:
-    if op is sre.LITERAL:
-        return not chr(value).isalpha()
-    return op is sre.AT or (op is sre.IN and not _may_be_letter(value))
-
-
-def _part_keywords(
-    part: list[Any], left: str, right: str, word: re.Pattern[str]
-) -> Keywords | None:
-    if len(part) == 1 and part[0][0] in {sre.SUBPATTERN, sre.BRANCH}:
-        return _keywords(part, left, right, word)
-    texts = _expand(part)
-    if texts is None:
-        return None
-    keywords: set[str] = set()
-    for text in texts:
-        candidates = word.findall(f"{left}{text}{right}")
-        if not candidates:
-            return None
-        keywords.add(min(candidates, key=lambda word: (word in _STOPWORDS, -len(word))))
-    return frozenset(keywords)
-
-
-def _expand(tree: list[Any]) -> list[str] | None:
-    """Return every text that this part can match, or None if there are too many."""
-    texts = [""]
-    for op, value in tree:
-        endings = _expand_item(op, value)
-        if endings is None:
-            return None
-        if len(texts) * len(endings) > _MAX_EXPANSIONS:
-            texts = sorted({_shorten(text) for text in texts})
-        if len(texts) * len(endings) > _MAX_EXPANSIONS:
-            return None
-        texts = [text + ending for text in texts for ending in endings]
-    return texts
-
-
-def _shorten(text: str) -> str:
-    """Return what the text after this one must know: whether a letter is next to it."""
-    return f"{_ANY_CHARACTER}{text[-1]}" if text else ""
-
-
-def _expand_item(op: Any, value: Any) -> list[str] | None:
-    if op is sre.LITERAL:
-        return [chr(value).lower()]
-    if op is sre.SUBPATTERN:
-        return _expand(value[3].data)
-    if op is sre.BRANCH:
-        return _expand_branches(value[1])
-    if op in _REPEATS:
-        return _expand_repeat(*value)
-    if op is sre.IN and all(choice is sre.LITERAL for choice, _ in value):
-        return [chr(letter).lower() for _, letter in value]
-    if op is sre.AT or (op is sre.IN and not _may_be_letter(value)):
-        return [" "]
-    if op in {sre.ASSERT, sre.ASSERT_NOT}:
-        return [""]
-    return [_ANY_CHARACTER]
-
-
-def _expand_repeat(least: int, most: int, body: Any) -> list[str] | None:
-    """Return the texts of the last pass, with any characters for the passes before it."""
-    texts = _expand(body.data)
-    if texts is None:
-        return None
-    if most > 1 and any(text != " " for text in texts):
-        texts = [_ANY_CHARACTER + text for text in texts]
-    return texts if least else ["", *texts]
-
-
-def _expand_branches(branches: Iterable[Any]) -> list[str] | None:
-    texts: list[str] = []
-    for branch in branches:
-        expanded = _expand(branch.data)
-        if expanded is None:
-            return None
-        texts += expanded
-    return texts
-
-
-def _may_be_letter(choices: Any) -> bool:
-    """True if a set of characters may match a letter."""
-    for op, value in choices:
-        if op is sre.LITERAL and chr(value).isalpha():
-            return True
-        if op is sre.CATEGORY and value not in _NON_LETTERS:
-            return True
-        if op in {sre.RANGE, sre.NEGATE}:
-            return True
-    return False
-
-
-# --- Indexed rules ---
+from mulligan.failures.rules import NUMBER_CONDITIONS, PUBLIC_FIELDS, Rule
 
 _NUMBER_FIELDS = ("sqlstate", "grpc_status", "errno", "http_status", "exit_code", "signal")
 _INDEX_FIELDS = ("provider_code", "type", *_NUMBER_FIELDS)
@@ -300,21 +92,19 @@ class IndexedRule:
         self.condition_count = rule.condition_count
         self.index_field = next((name for name in _INDEX_FIELDS if getattr(rule, name)), "")
         # Conditions besides the indexed one and the text.
-        self.has_other_conditions = self.condition_count > bool(self.index_field) + bool(
-            rule.message
-        )
+        checked_elsewhere = bool(self.index_field) + bool(rule.message)
+        self.has_other_conditions = self.condition_count > checked_elsewhere
         self._packages = _packages_by_class(rule.type)
         self._types = frozenset(map(class_name, rule.type))
-        self._names = [
-            (field, *_split_prefixes(_condition_names(rule, name)))
-            for name, field in _NAME_FIELDS.items()
-            if getattr(rule, name)
-        ]
-        self._numbers = [
-            (name, frozenset(getattr(rule, name)))
-            for name in NUMBER_CONDITIONS
-            if getattr(rule, name)
-        ]
+        self._names: list[tuple[str, frozenset[str], tuple[str, ...]]] = []
+        for name, field in _NAME_FIELDS.items():
+            if getattr(rule, name):
+                exact, prefixes = _split_prefixes(_condition_names(rule, name))
+                self._names.append((field, exact, prefixes))
+        self._numbers: list[tuple[str, frozenset[int]]] = []
+        for name in NUMBER_CONDITIONS:
+            if getattr(rule, name):
+                self._numbers.append((name, frozenset(getattr(rule, name))))
         self._patterns: list[tuple[re.Pattern[str], Keywords]] | None = None
         # A text without any of these matches no pattern; empty: every pattern must be tried.
         self._keywords: Keywords = frozenset()
@@ -323,7 +113,7 @@ class IndexedRule:
         """True if one of the patterns matches. Most are excluded by their keywords."""
         patterns = self._patterns or self._compile()
         # Search the raw text first: masking it and splitting it into words costs more.
-        if self._keywords and not contains_any(self._keywords, text.lowered):
+        if self._keywords and not any(map(text.lowered.__contains__, self._keywords)):
             return False
         vocabulary = text.vocabulary
         if self._keywords and self._keywords.isdisjoint(vocabulary):
@@ -335,11 +125,14 @@ class IndexedRule:
         return False
 
     def _compile(self) -> list[tuple[re.Pattern[str], Keywords]]:
-        patterns = [
-            (_compile_pattern(pattern), required_keywords(pattern)) for pattern in self.rule.message
-        ]
-        if all(keywords for _, keywords in patterns):
-            self._keywords = frozenset().union(*[keywords for _, keywords in patterns])
+        patterns = []
+        all_keywords = []
+        for pattern in self.rule.message:
+            keywords = required_keywords(pattern)
+            all_keywords.append(keywords)
+            patterns.append((_compile_pattern(pattern), keywords))
+        if all(all_keywords):
+            self._keywords = frozenset().union(*all_keywords)
         self._patterns = patterns
         return patterns
 
@@ -376,17 +169,25 @@ class IndexedRule:
         packages = self._packages.get(class_name(name))
         if packages is None:
             return None
-        package = name.split(".", 1)[0] if "." in name else ""
+        package = _top_level_package(name)
         if package and package in packages:
             return 0
-        return 1 if "" in packages or not package else None
+        if not package or "" in packages:
+            return 1
+        return None
 
 
 def _packages_by_class(types: Iterable[str]) -> dict[str, frozenset[str]]:
     packages: dict[str, set[str]] = defaultdict(set)
     for name in types:
-        packages[class_name(name)].add(name.split(".", 1)[0] if "." in name else "")
+        packages[class_name(name)].add(_top_level_package(name))
     return {name: frozenset(found) for name, found in packages.items()}
+
+
+def _top_level_package(dotted: str) -> str:
+    """Return the first part of a dotted name, or "" if it has one part only."""
+    package, dot, _ = dotted.partition(".")
+    return package if dot else ""
 
 
 class _TextPattern(NamedTuple):
@@ -412,8 +213,9 @@ class _TextIndex:
     def _add(self, rule: IndexedRule, pattern: str) -> None:
         sets = keyword_sets(pattern)
         if sets:
-            entry = _TextPattern(rule, pattern, required_literal(pattern), sets[1:])
-            for keyword in sets[0]:
+            indexed, *others = sets
+            entry = _TextPattern(rule, pattern, required_literal(pattern), others)
+            for keyword in indexed:
                 self._by_keyword[keyword].append(entry)
         elif _is_non_latin(pattern):
             self._non_latin.append(_TextPattern(rule, pattern))
@@ -423,24 +225,22 @@ class _TextIndex:
 
     def candidates(self, text: str, vocabulary: frozenset[str]) -> list[_TextPattern]:
         """Return the patterns that may match a text with this vocabulary."""
-        found = [
-            candidate
-            for keyword in vocabulary & self._by_keyword.keys()
-            for candidate in self._by_keyword[keyword]
-        ]
+        by_keyword: list[_TextPattern] = []
+        for keyword in vocabulary & self._by_keyword.keys():
+            by_keyword += self._by_keyword[keyword]
         if not text.isascii():
             # A letter may match one that `lower` leaves as it is, so the words prove nothing.
-            return [*found, *[candidate for _, candidate in self._by_fragments], *self._non_latin]
-        if not found and not self._by_fragments:
-            return found
+            by_fragments = [candidate for _, candidate in self._by_fragments]
+            return [*by_keyword, *by_fragments, *self._non_latin]
+        if not by_keyword and not self._by_fragments:
+            return []
         lowered = text.lower()
-        found = [
-            candidate
-            for candidate in found
-            if candidate.literal in lowered and _has_all(candidate.other_keywords, vocabulary)
-        ]
+        found = []
+        for candidate in by_keyword:
+            if candidate.literal in lowered and _has_all(candidate.other_keywords, vocabulary):
+                found.append(candidate)
         for fragments, candidate in self._by_fragments:
-            if not fragments or contains_any(fragments, lowered):
+            if not fragments or any(map(lowered.__contains__, fragments)):
                 found.append(candidate)
         return found
 
@@ -627,11 +427,11 @@ class Rulebook:
 
     def _search_patterns(self, text: str, vocabulary: frozenset[str]) -> list[IndexedRule]:
         index = self._text_index or self._build_text_index()
-        return [
-            rule
-            for rule, pattern, *_ in index.candidates(text, vocabulary)
-            if _compile_pattern(pattern).search(text) is not None
-        ]
+        found = []
+        for candidate in index.candidates(text, vocabulary):
+            if _compile_pattern(candidate.pattern).search(text) is not None:
+                found.append(candidate.rule)
+        return found
 
     def match_verdict(
         self, verdict: Collection[str], link: Facts, text: MatchableText
@@ -729,3 +529,52 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 EMPTY_RULEBOOK = Rulebook()
+
+
+# --- Ends without an exception; here, because a supervisor must not load the built-in table ---
+
+
+def apply_verdict_rules(
+    failure: Failure, books: Sequence[Rulebook], uses: Sequence[str] = ()
+) -> Failure:
+    """Apply rules with a `verdict` condition to a failure without exception, such as TIMEOUT.
+
+    `uses` lists the dependencies of the job.
+    """
+    dependency = failure.evidence.get("dependency")
+    if dependency is not None:
+        uses = (str(dependency),)
+    facts = Facts(
+        exit_code=_get_int(failure, "exit_code"),
+        signal=_get_int(failure, "signal"),
+        uses=tuple(uses),
+    )
+    for book in books:
+        rules = book.active.match_verdict((failure.code, failure.cls), facts, EmptyText())
+        if rules:
+            rule = rules[0]
+            return replace(
+                failure,
+                code=rule.code,
+                cls=Cls(rule.cls),
+                public=fill_sentence(rule.public, dict(failure.evidence)) or failure.public,
+                rule=rule.id,
+                retryable=rule.retryable,
+                terms=rule.terms,
+                judged={**failure.judged, "table": book.version, RENAMED: failure.origin},
+            )
+    return failure
+
+
+def _get_int(failure: Failure, name: str) -> int | None:
+    value = failure.evidence.get(name)
+    return value if isinstance(value, int) else None
+
+
+def fill_sentence(public: str, evidence: Evidence) -> str:
+    """Fill the placeholders of a public sentence; one without a value becomes a question mark."""
+    if "{" not in public:
+        return public
+    for name in PUBLIC_FIELDS:
+        public = public.replace(f"{{{name}}}", str(evidence.get(name, "?")))
+    return public

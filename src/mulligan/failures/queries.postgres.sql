@@ -9,10 +9,10 @@ SELECT wanted.name,
 FROM unnest(CAST(:names AS text[])) AS wanted (name)
 
 -- name: count_group_deaths
--- Count the newest deaths of failure groups: by kind, code and class, and by age in hours.
+-- Count the newest deaths of failure groups: by kind, code and class, by age in hours, and by owner.
 -- After a day, ages are whole days. The time is a parameter: now_us() would be called per row.
-SELECT name, kind, died_code, died_class, ago, count(*) FROM (
-  SELECT wanted.name, few.kind, few.died_code, few.died_class,
+SELECT name, kind, died_code, died_class, ago, owner, count(*) FROM (
+  SELECT wanted.name, few.kind, few.died_code, few.died_class, few.owner,
          CASE WHEN finished_at >= CAST(:at_time AS bigint) THEN 0
               WHEN finished_at <= CAST(:at_time AS bigint) - CAST(:hours AS bigint) * 3600000000 THEN CAST(:hours AS bigint)
               WHEN finished_at <= CAST(:at_time AS bigint) - 86400000000
@@ -20,11 +20,11 @@ SELECT name, kind, died_code, died_class, ago, count(*) FROM (
               ELSE (CAST(:at_time AS bigint) - finished_at) / 3600000000 END AS ago
   FROM unnest(CAST(:names AS text[])) AS wanted (name)
   CROSS JOIN LATERAL (
-    SELECT kind, died_code, died_class, finished_at FROM {p}job
+    SELECT kind, died_code, died_class, owner, finished_at FROM {p}job
     WHERE {matching} AND died_group = wanted.name ORDER BY finished_at DESC LIMIT :cap
   ) AS few
 ) AS death
-GROUP BY GROUPING SETS ((name, kind, died_code, died_class), (name, ago))
+GROUP BY GROUPING SETS ((name, kind, died_code, died_class), (name, ago), (name, owner))
 
 -- name: get_group_samples
 -- Read the job of each failure group that died last.
@@ -33,19 +33,30 @@ CROSS JOIN LATERAL (
   SELECT {JobRow} FROM {p}job WHERE {matching} AND died_group = wanted.name ORDER BY finished_at DESC LIMIT 1
 ) AS newest
 
--- name: count_group_recoveries
+-- name: count_group_retries
 -- Count jobs of failure groups that were retried manually and ended, and those that succeeded.
 -- `generation > 1` follows from the other condition; it lets the planner use job_for_retried.
-SELECT wanted.name, count(DISTINCT job.id), count(DISTINCT job.id) FILTER (WHERE job.state = 'succeeded')
+SELECT wanted.name, count(DISTINCT job.id) FILTER (WHERE job.state IN ('succeeded', 'dead')),
+       count(DISTINCT job.id) FILTER (WHERE job.state = 'succeeded'),
+       count(DISTINCT job.id) FILTER (WHERE job.state IN ('queued', 'running', 'parked')),
+       max(job.finished_at) FILTER (WHERE job.state = 'succeeded')
 FROM unnest(CAST(:names AS text[])) AS wanted (name)
 CROSS JOIN LATERAL (
   SELECT job_id, generation FROM {p}attempt
   WHERE fingerprint = wanted.name AND verb = 'die' ORDER BY job_id DESC LIMIT :limit
 ) AS died
 JOIN {p}job AS job ON job.id = died.job_id
-WHERE job.generation > 1 AND job.generation > died.generation AND job.state IN ('succeeded', 'dead')
+WHERE job.generation > 1 AND job.generation > died.generation
   AND (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner)
 GROUP BY 1
+
+-- name: write_causes
+-- Store causes.
+INSERT INTO {p}cause ({CauseRow}) SELECT {CauseRow} FROM {set:CauseRow}
+ON CONFLICT (fingerprint) DO UPDATE SET
+  code = excluded.code, cls = excluded.cls, exception = excluded.exception, location = excluded.location,
+  first_at = excluded.first_at, last_at = excluded.last_at, deaths = excluded.deaths, hours = excluded.hours,
+  kinds = excluded.kinds, sample = excluded.sample, releases = excluded.releases
 
 -- name: count_rule_hits
 -- Count what each rule classified, and what rules and policies in shadow mode would have decided.

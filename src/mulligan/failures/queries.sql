@@ -48,6 +48,36 @@ SELECT 1 FROM (
 JOIN {p}job AS job ON job.id = died.job_id
 WHERE (CAST(:owner AS TEXT) IS NULL OR job.owner = :owner) LIMIT 1
 
+-- name: list_group_members
+-- Read arguments, worker and release of the newest dead jobs of a failure group.
+-- Long payloads are left out: they hold files, and their arguments are not counted.
+SELECT CASE WHEN length(few.payload) <= 4000 THEN few.payload ELSE '{}' END, attempt.worker, NULLIF(attempt.release, '')
+FROM (
+  SELECT id, token, payload FROM {p}job WHERE {matching} AND died_group = :name ORDER BY finished_at DESC LIMIT :limit
+) AS few
+LEFT JOIN {p}attempt AS attempt ON attempt.job_id = few.id AND attempt.token = few.token
+
+-- name: get_causes
+-- Read causes without their samples.
+SELECT fingerprint, code, cls, exception, location, first_at, last_at, deaths, hours, kinds, '', releases FROM {p}cause
+WHERE fingerprint {in:names}
+
+-- name: get_cause_samples
+-- Read the last death of causes.
+SELECT fingerprint, sample FROM {p}cause WHERE fingerprint {in:names}
+
+-- name: list_causes
+-- List the causes with the newest deaths.
+SELECT fingerprint, last_at FROM {p}cause ORDER BY last_at DESC LIMIT :limit
+
+-- name: list_attempts_of_deaths
+-- Read the attempts of jobs.
+SELECT {AttemptRow} FROM {p}attempt WHERE job_id {in:ids}
+
+-- name: releases_of_attempts
+-- Read the releases in which the attempts of jobs ran.
+SELECT job_id, token, release FROM {p}attempt WHERE job_id {in:ids} AND release <> ''
+
 -- name: list_group_states
 -- List the states of failure groups of one scope.
 SELECT {FailureGroupRow} FROM {p}failure_group WHERE scope = :scope
@@ -59,10 +89,22 @@ SELECT {FailureGroupRow} FROM {p}failure_group WHERE scope = :scope AND fingerpr
 -- name: write_group_state
 -- Store the state of a failure group.
 INSERT INTO {p}failure_group ({FailureGroupRow})
-VALUES (:fingerprint, :scope, :state, :until, :note, :actor, :at, :resolved_at)
+VALUES (:fingerprint, :scope, :state, :until, :note, :actor, :at, :resolved_at, :in_release, :regressed_at, :assignee)
 ON CONFLICT (fingerprint, scope) DO UPDATE SET
   state = excluded.state, until = excluded.until, note = excluded.note, actor = excluded.actor, at = excluded.at,
-  resolved_at = excluded.resolved_at
+  resolved_at = excluded.resolved_at, in_release = excluded.in_release, regressed_at = excluded.regressed_at,
+  assignee = excluded.assignee
+
+-- name: list_resolved_groups
+-- List the marks of resolved groups that have not regressed.
+SELECT {FailureGroupRow} FROM {p}failure_group
+WHERE fingerprint {in:names} AND state = 'resolved' AND regressed_at IS NULL ORDER BY fingerprint, scope
+
+-- name: mark_regressed
+-- Record that a resolved group has regressed, unless its mark was changed.
+UPDATE {p}failure_group SET regressed_at = :at
+WHERE fingerprint = :fingerprint AND scope = :scope AND state = 'resolved' AND at = :marked_at AND regressed_at IS NULL
+RETURNING fingerprint
 
 -- name: list_past_attempts
 -- Read counted attempts of past jobs, job by job, for a backtest of rules.

@@ -15,7 +15,8 @@ SELECT kind, died_code, died_class,
        CASE WHEN finished_at >= :at_time THEN 0
             WHEN finished_at <= :at_time - :hours * 3600000000 THEN :hours
             WHEN finished_at <= :at_time - 86400000000 THEN (:at_time - finished_at) / 86400000000 * 24
-            ELSE (:at_time - finished_at) / 3600000000 END
+            ELSE (:at_time - finished_at) / 3600000000 END,
+       owner
 FROM {p}job WHERE {matching} AND died_group = :name ORDER BY finished_at DESC LIMIT :cap
 
 -- name: get_group_samples
@@ -24,18 +25,30 @@ SELECT wanted.name, {JobRow} FROM (SELECT value AS name FROM json_each(:names)) 
 CROSS JOIN {p}job ON id = (
   SELECT id FROM {p}job WHERE {matching} AND died_group = wanted.name ORDER BY finished_at DESC LIMIT 1)
 
--- name: count_group_recoveries
+-- name: count_group_retries
 -- Count jobs of a failure group that were retried manually and ended, and those that succeeded.
 -- INDEXED BY: SQLite does not see that the few jobs with generation > 1 answer this.
-SELECT :name, count(*), count(CASE WHEN state = 'succeeded' THEN 1 END) FROM (
-  SELECT DISTINCT job.id, job.state FROM (
+SELECT :name, count(CASE WHEN state IN ('succeeded', 'dead') THEN 1 END), count(CASE WHEN state = 'succeeded' THEN 1 END),
+       count(CASE WHEN state IN ('queued', 'running', 'parked') THEN 1 END),
+       max(CASE WHEN state = 'succeeded' THEN finished_at END)
+FROM (
+  SELECT DISTINCT job.id, job.state, job.finished_at FROM (
     SELECT job_id, generation FROM {p}attempt
     WHERE fingerprint = :name AND verb = 'die' ORDER BY job_id DESC LIMIT :limit
   ) AS died
   JOIN {p}job AS job INDEXED BY {p}job_for_retried ON job.id = died.job_id
-  WHERE job.generation > 1 AND job.generation > died.generation AND job.state IN ('succeeded', 'dead')
+  WHERE job.generation > 1 AND job.generation > died.generation
     AND (:owner IS NULL OR job.owner = :owner)
 ) AS again
+
+-- name: write_causes
+-- Store a cause.
+INSERT INTO {p}cause ({CauseRow})
+VALUES (:fingerprint, :code, :cls, :exception, :location, :first_at, :last_at, :deaths, :hours, :kinds, :sample, :releases)
+ON CONFLICT (fingerprint) DO UPDATE SET
+  code = excluded.code, cls = excluded.cls, exception = excluded.exception, location = excluded.location,
+  first_at = excluded.first_at, last_at = excluded.last_at, deaths = excluded.deaths, hours = excluded.hours,
+  kinds = excluded.kinds, sample = excluded.sample, releases = excluded.releases
 
 -- name: count_rule_hits
 -- Count what each rule classified, and what rules and policies in shadow mode would have decided.

@@ -20,7 +20,7 @@ from mulligan.failures.matcher import (
     extract_vocabulary,
     split_identifier,
 )
-from mulligan.failures.regex import contains_any, lazy_regex
+from mulligan.failures.regex import lazy_regex
 from mulligan.failures.rules import Rule
 from mulligan.failures.text_facts import TextScan
 
@@ -83,6 +83,7 @@ class RuleMatch(NamedTuple):
     rule: Rule
     disagreeing: tuple[str, ...] = ()  # rules of the same rank with the opposite verdict
     table_version: str = ""
+    renamed: str = ""  # rule of the built-in table whose verdict this rule is about
 
     @property
     def is_known(self) -> bool:
@@ -132,7 +133,7 @@ _AFTER_LAST_FIELD = Facts._fields.index("uses") + 1
 def _find_by_type_alone(facts: Facts) -> RuleMatch | None:
     """Return the match if the text does not matter, which is so for most failures."""
     verdict = _type_verdict(facts)
-    if verdict is None or contains_any(verdict.keywords, facts.message.lower()):
+    if verdict is None or any(map(facts.message.lower().__contains__, verdict.keywords)):
         return None
     return RuleMatch(facts, verdict.rule, verdict.disagreeing, verdict.table_version)
 
@@ -202,8 +203,9 @@ class RuleFinder:
 
     @_lazy
     def text(self) -> str:
-        texts = [self.facts.stderr, *[link.message for link in self.links]]
-        text = "\n".join([text[-MAX_TEXT:] for text in texts if text])[-MAX_TEXT:]
+        parts = [self.facts.stderr, *[link.message for link in self.links]]
+        ends = [part[-MAX_TEXT:] for part in parts if part]
+        text = "\n".join(ends)[-MAX_TEXT:]
         if "\\n" in text and _BYTES_LITERAL.search(text):
             return text.replace("\\n", "\n")
         return text
@@ -243,7 +245,8 @@ class RuleFinder:
             return self.text_facts
         facts = self._facts_by_line.get(line)
         if facts is None:
-            scan = TextScan(line, None if self.has_rare_separators else self.scan)
+            whole = None if self.has_rare_separators else self.scan
+            scan = TextScan(line, whole)
             facts = self._facts_by_line[line] = scan.read_facts()
         return facts
 
@@ -275,7 +278,9 @@ class RuleFinder:
         """Match the rules of a book about the verdict of the built-in table."""
         link = match.link._replace(uses=self.facts.uses)
         rules = book.match_verdict((match.rule.code, match.rule.cls), link, self)
-        return _select(match.link, rules[:1], book)
+        if not rules:
+            return None
+        return RuleMatch(match.link, rules[0], (), book.version, match.rule.id)
 
     def match_builtin(self) -> RuleMatch:
         """Match the built-in table."""
@@ -284,8 +289,20 @@ class RuleFinder:
             return match
         text_match = self._match_texts()
         if text_match and (text_match.is_known or match is None):
-            return text_match
+            return self._require_evidence(text_match)
         return match or self._unknown()
+
+    def _require_evidence(self, match: RuleMatch) -> RuleMatch:
+        """Keep a text rule from naming a thing, such as a file, that nothing points to."""
+        names = list(_names(self.links))
+        words = [split_identifier(name) for name in names]
+        programs = [
+            f"program {link.program}"
+            for link in self.links
+            if link.program or link.exit_code is not None
+        ]
+        evidence = "\n".join([self.text, *names, *words, *programs])
+        return match._replace(rule=builtin.require_evidence(match.rule, evidence))
 
     # --- Structure ---
 

@@ -5,17 +5,21 @@
 - `scrub` (for operators) and `scrub_public` (for owners, events and messages) also make the text
   safe to store and bound its length. They redact before they cut, so that no part of a secret
   remains at the cut.
+- `mask_secrets` masks secrets in JSON values for viewers and keeps their structure.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv6Address
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from mulligan.core.format import TEXT_LIMIT, cut_middle, replace_unsafe
-from mulligan.failures.regex import ascii_probe, contains_any, lazy_regex
+from mulligan.failures.regex import ascii_probe, lazy_regex
 
 _WINDOW = 65_536  # characters that are searched for secrets before the final cut
 _EDGE = 4096  # characters at the edge of a window that may be dropped, to cut no secret in two
@@ -28,20 +32,20 @@ def scrub(text: str, limit: int = TEXT_LIMIT) -> str:
 
     A huge text loses its middle first, so that the time is bounded too.
     """
-    return _redact_and_cut(text, limit, remove_secrets)
+    return _redact_and_cut(text, limit, _remove_secrets_once)
 
 
 def scrub_public(text: str, limit: int = TEXT_LIMIT) -> str:
     """Return the text redacted, safe to store and at most `limit` characters long."""
-    return _redact_and_cut(text, limit, redact)
+    return _redact_and_cut(text, limit, _redact_once)
 
 
 def _redact_and_cut(text: str, limit: int, hide: Callable[[str], str]) -> str:
-    if len(text) <= limit:
-        hidden = hide(replace_unsafe(text))
-        return hidden if len(hidden) <= limit else cut_middle(hidden, limit, 0)
-    window = text if len(text) <= _WINDOW else _cut_to_window(text)
-    return cut_middle(hide(replace_unsafe(window)), limit, len(text) - len(window))
+    window = text if len(text) <= max(limit, _WINDOW) else _cut_to_window(text)
+    hidden = _repeat_until_stable(replace_unsafe(window), hide)
+    if len(hidden) <= limit and window is text:
+        return hidden
+    return cut_middle(hidden, limit, len(text) - len(window))
 
 
 def _cut_to_window(text: str) -> str:
@@ -265,20 +269,22 @@ def _repeat_until_stable(text: str, hide: Callable[[str], str]) -> str:
 
 
 def _remove_secrets_once(text: str) -> str:
-    lowered = ascii_probe(text.lower())
+    lowered = text.lower()
+    if not lowered.isascii():
+        lowered = ascii_probe(lowered)
     numbers: list[int] = []
     for substring, candidates in _PATTERNS_BY_SUBSTRING.items():
         if substring in lowered:
             numbers += candidates
     for number in sorted(set(numbers)):
         also = _SECRET_PATTERNS[number].also
-        if not also or contains_any(also, lowered):
+        if not also or any(map(lowered.__contains__, also)):
             text = _SECRET_REGEXES[number].sub(rf"\g<keep>{_REDACTED}", text)
-    if not (_LONG_TOKEN.search(text) or contains_any(_SECRET_PREFIXES, lowered)):
+    if not (_LONG_TOKEN.search(text) or any(map(lowered.__contains__, _SECRET_PREFIXES))):
         return text
     # `casefold`: a pattern that ignores case also matches a long s and the sign of Kelvin.
     folded = lowered if text.isascii() else ascii_probe(text.casefold())
-    if contains_any(_ISSUER_PREFIXES, folded):
+    if any(map(folded.__contains__, _ISSUER_PREFIXES)):
         return _PREFIXED_SECRET.sub(_REDACTED, text)
     return text
 
@@ -341,3 +347,49 @@ def _replace_ip(match: re.Match[str]) -> str:
     except ValueError:
         return text
     return "[ip]"
+
+
+# --- JSON values ---
+
+_MAX_VALUE = 1 << 22
+_SAMPLE = "Xq7Lw2Zk9Tb4"  # looks like a secret to every pattern that goes by a field's name
+
+
+def mask_secrets(value: Any) -> Any:
+    """Mask what is a secret by the name of its field or by its form."""
+    if isinstance(value, str):
+        return scrub(value, _MAX_VALUE)
+    if isinstance(value, dict):
+        return {scrub(name, _MAX_VALUE): _mask_field(name, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return _mask_list(value)
+    return value
+
+
+def _mask_field(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    return _REDACTED if is_secret_name(name) else mask_secrets(value)
+
+
+def _mask_list(values: list[Any]) -> list[Any]:
+    masked = [mask_secrets(value) for value in values]
+    for place, (option, value) in enumerate(pairwise(values), start=1):
+        # ["--password", "hunter2"]: the arguments of a program.
+        if isinstance(option, str) and isinstance(value, str) and option.startswith("-"):
+            pair = json.dumps([option, value])
+            if remove_secrets(pair) != pair:
+                masked[place] = _REDACTED
+    return masked
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """True if the value of a field with this name is masked."""
+    field = json.dumps({name[:200]: _SAMPLE})
+    return _SAMPLE not in remove_secrets(field)
+
+
+def is_secret_argument(path: str, text: str) -> bool:
+    """True if viewers see this value of an argument, such as `login.password`, masked."""
+    return any(map(is_secret_name, path.split("."))) or mask_secrets(text) != text

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple, cast
@@ -48,20 +48,12 @@ def lazy_regex(text: str, flags: int = 0) -> re.Pattern[str]:
     return cast("re.Pattern[str]", _LazyRegex(text, flags))
 
 
-def contains_any(substrings: Iterable[str], text: str) -> bool:
-    """True if `text` contains one of the substrings."""
-    for substring in substrings:  # noqa: SIM110 - a generator costs more than the search
-        if substring in text:
-            return True
-    return False
-
-
 def ascii_probe(text: str) -> str:
     """Replace every character that is not ASCII by `?`.
 
     Many searches for ASCII substrings are several times faster in the result.
     """
-    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+    return text.encode("ascii", "replace").decode("ascii")
 
 
 # --- Cost of a pattern ---
@@ -105,10 +97,17 @@ def search_steps(tree: Tree) -> int:
     """Return the steps of a search through a whole text, from every possible start."""
     needed = list(tree)
     # An optional repeat at the end cannot fail, so it is tried only once.
-    while needed and needed[-1][0] in REPEATS and needed[-1][1][0] == 0:
+    while needed and _is_optional_repeat(*needed[-1]):
         needed.pop()
     starts = ASSUMED_TEXT_LENGTH // max(1, len(_literal_prefix(needed)))
     return min(starts * match_cost(needed).steps, MAX_COST)
+
+
+def _is_optional_repeat(op: Any, value: Any) -> bool:
+    if op not in REPEATS:
+        return False
+    low, _, _ = value
+    return bool(low == 0)
 
 
 def match_cost(tree: Tree, following: Chars = frozenset()) -> MatchCost:
@@ -127,14 +126,18 @@ def _item_cost(op: Any, value: Any, rest: Tree, following: Chars) -> MatchCost:
     if op in REPEATS:
         return _repeat_cost(op, value, rest, following)
     if op is sre.SUBPATTERN:
-        return match_cost(value[3].data, _first_chars(rest, following))
+        *_, group = value
+        return match_cost(group.data, _first_chars(rest, following))
     if op is sre.BRANCH:
-        return _branch_cost([branch.data for branch in value[1]], _first_chars(rest, following))
+        _, branches = value
+        trees = [branch.data for branch in branches]
+        return _branch_cost(trees, _first_chars(rest, following))
     # Atomic groups and assertions are left at their first match and never entered again.
     if op is sre.ATOMIC_GROUP:
         return MatchCost(1, match_cost(value.data).steps)
     if op in _ASSERTS:
-        return MatchCost(1, match_cost(value[1].data).steps)
+        _, asserted = value
+        return MatchCost(1, match_cost(asserted.data).steps)
     return MatchCost(1, 1)
 
 
@@ -144,10 +147,11 @@ def _repeat_cost(op: Any, value: Any, rest: Tree, following: Chars) -> MatchCost
     It matches in as many ways as it has lengths, and in one way only if no character that may
     follow it can be part of it.
     """
-    low, high, part = value[0], min(value[1], ASSUMED_TEXT_LENGTH), value[2].data
-    first = _first_chars(part, frozenset())
+    low, high, body = value
+    high = min(high, ASSUMED_TEXT_LENGTH)
+    first = _first_chars(body.data, frozenset())
     after = _chars_after_repeat(rest, following, first)
-    once = match_cost(part, first | after)
+    once = match_cost(body.data, first | after)
     steps = min(max(high, 1) * once.steps, MAX_COST)
     if once.ways > 1:
         ways = _bounded_power(once.ways, high)
@@ -155,7 +159,10 @@ def _repeat_cost(op: Any, value: Any, rest: Tree, following: Chars) -> MatchCost
         ways = 1
     else:
         ways = max(1, (high - low + 1) // max(1, len(_literal_prefix(rest))))
-    return MatchCost(1 if op is sre.POSSESSIVE_REPEAT else ways, max(ways, steps))
+    steps = max(ways, steps)
+    if op is sre.POSSESSIVE_REPEAT:
+        return MatchCost(1, steps)
+    return MatchCost(ways, steps)
 
 
 def _chars_after_repeat(rest: Tree, following: Chars, part: Chars) -> Chars:
@@ -188,13 +195,14 @@ def _branch_cost(branches: list[Tree], following: Chars) -> MatchCost:
     ways = 1
     steps = 1
     for prefix in prefixes:
-        competing = [
-            cost
-            for cost, other in zip(costs, prefixes, strict=True)
-            if prefix.startswith(other) or other.startswith(prefix)
-        ]
-        ways = max(ways, sum(cost.ways for cost in competing))
-        steps = max(steps, sum(cost.steps for cost in competing))
+        competing_ways = 0
+        competing_steps = 0
+        for cost, other in zip(costs, prefixes, strict=True):
+            if prefix.startswith(other) or other.startswith(prefix):
+                competing_ways += cost.ways
+                competing_steps += cost.steps
+        ways = max(ways, competing_ways)
+        steps = max(steps, competing_steps)
     return MatchCost(min(ways, MAX_COST), min(steps + len(branches), MAX_COST))
 
 
@@ -213,33 +221,32 @@ def _first_chars(tree: Tree, following: Chars) -> Chars:
     """Return the characters that a sequence, or what follows it, may begin with."""
     chars: Chars = frozenset()
     for op, value in tree:
-        item_chars, may_be_empty = _first_chars_of_item(op, value)
-        chars |= item_chars
-        if not may_be_empty:
+        chars |= _first_chars_of_item(op, value)
+        if not _item_may_be_empty(op, value):
             return chars
     return chars | following
 
 
-def _first_chars_of_item(op: Any, value: Any) -> tuple[Chars, bool]:
-    """Return the characters that an item may begin with, and whether it may be empty."""
+def _first_chars_of_item(op: Any, value: Any) -> Chars:
+    """Return the characters that an item may begin with."""
     if op is sre.AT or op in _ASSERTS:
-        return frozenset(), True
-    if op in REPEATS:
-        part = value[2].data
-        return _first_chars(part, frozenset()), value[0] == 0 or _may_be_empty(part)
-    if op is sre.SUBPATTERN:
-        return _first_chars(value[3].data, frozenset()), _may_be_empty(value[3].data)
-    if op is sre.ATOMIC_GROUP:
-        return _first_chars(value.data, frozenset()), _may_be_empty(value.data)
-    if op is sre.BRANCH:
-        branches = [branch.data for branch in value[1]]
-        chars = [_first_chars(branch, frozenset()) for branch in branches]
-        return frozenset().union(*chars), any(map(_may_be_empty, branches))
-    return _chars_of(op, value), False
+        return frozenset()
+    inner = _inner_trees(op, value)
+    if inner:
+        chars = [_first_chars(tree.data, frozenset()) for tree in inner]
+        return frozenset().union(*chars)
+    return _chars_of(op, value)
+
+
+def _item_may_be_empty(op: Any, value: Any) -> bool:
+    """True if an item may match an empty text."""
+    if op is sre.AT or op in _ASSERTS or _is_optional_repeat(op, value):
+        return True
+    return any(_may_be_empty(tree.data) for tree in _inner_trees(op, value))
 
 
 def _may_be_empty(tree: Tree) -> bool:
-    return all(_first_chars_of_item(op, value)[1] for op, value in tree)
+    return all(_item_may_be_empty(op, value) for op, value in tree)
 
 
 def _chars_of(op: Any, value: Any) -> Chars:
@@ -290,6 +297,7 @@ MAX_PATTERN = 500
 MAX_STEPS = 150_000_000  # at worst a second or two for a text of full length
 # A word of so many letters does not occur by chance. Other scripts have no spaces between words.
 _MIN_RARE_WORD = 13
+MAX_TEXTS = 64  # ways through a pattern that are looked at
 _MAX_SMALL_REPEAT = 16  # a repeat of at most so many times counts as bounded
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _CODE_LIKE = re.compile(r"[A-Z]{2}|[a-z][A-Z]|_|\w/\w")  # ENOSPC, SlowDown, a_b, I/O
@@ -330,11 +338,13 @@ def _find_nested_repeat(tree: Any) -> str:
     for op, value in tree:
         if op in {sre.GROUPREF, sre.GROUPREF_EXISTS}:
             return "refers back to a group, so a search may take forever"
-        is_unbounded = op in REPEATS and value[1] > _MAX_SMALL_REPEAT
-        if is_unbounded and _contains_repeat(value[2]):
-            return "has a repeat inside a repeat, so a search may take forever"
+        if op in REPEATS:
+            _, high, body = value
+            if high > _MAX_SMALL_REPEAT and _contains_repeat(body):
+                return "has a repeat inside a repeat, so a search may take forever"
         for inner in _inner_trees(op, value):
-            if fault := _find_nested_repeat(inner):
+            fault = _find_nested_repeat(inner)
+            if fault:
                 return fault
     return ""
 
@@ -349,15 +359,16 @@ def _contains_repeat(tree: Any) -> bool:
 
 
 def _inner_trees(op: Any, value: Any) -> list[Any]:
-    if op in REPEATS:
-        return [value[2]]
-    if op is sre.SUBPATTERN:
-        return [value[3]]
+    """Return the sequences inside an item: one, several for alternatives, or none."""
+    if op in REPEATS or op is sre.SUBPATTERN or op in _ASSERTS:
+        *_, inner = value
+        return [inner]
     if op is sre.BRANCH:
-        return list(value[1])
-    if op in _ASSERTS:
-        return [value[1]]
-    return [value] if op is sre.ATOMIC_GROUP else []
+        _, branches = value
+        return list(branches)
+    if op is sre.ATOMIC_GROUP:
+        return [value]
+    return []
 
 
 def _find_empty_match(pattern: str) -> str:
@@ -388,21 +399,22 @@ def _literal_texts(tree: Any) -> list[str]:
     """Return the literal text of every way through a pattern, with a space for each gap."""
     texts = [""]
     for op, value in tree:
-        texts = [text + part for text in texts[:64] for part in _literal_parts(op, value)]
+        longer = []
+        for text in texts[:MAX_TEXTS]:
+            for part in _literal_parts(op, value):
+                longer.append(text + part)
+        texts = longer
     return texts
 
 
 def _literal_parts(op: Any, value: Any) -> list[str]:
     if op is sre.LITERAL:
         return [chr(value)]
-    if op is sre.SUBPATTERN:
-        return _literal_texts(value[3])
-    if op is sre.BRANCH:
-        return [text for branch in value[1] for text in _literal_texts(branch)]
-    if op is sre.ATOMIC_GROUP:
-        return _literal_texts(value)
-    if op in REPEATS:
-        texts = _literal_texts(value[2])
-        is_optional_text = value[0] == 0 and "".join(texts).strip()
-        return ["", *texts] if is_optional_text else texts
-    return [""] if op is sre.AT or op in _ASSERTS else [" "]
+    if op is sre.AT or op in _ASSERTS:
+        return [""]
+    texts: list[str] = []
+    for inner in _inner_trees(op, value):
+        texts += _literal_texts(inner)
+    if _is_optional_repeat(op, value) and "".join(texts).strip():
+        return ["", *texts]
+    return texts or [" "]

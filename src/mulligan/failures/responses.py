@@ -59,8 +59,9 @@ def parse_code(value: Any) -> str:
     """Return a provider code, or "" if `value` is none. A small number is too ambiguous."""
     if isinstance(value, str):
         text = value if type(value) is str else str(getattr(value, "value", value))
-        return text if text.lower() not in _NON_CODES and _CODE.fullmatch(text) else ""
-    if isinstance(value, int) and not isinstance(value, bool) and not -1000 < value < 1000:
+        is_code = text.lower() not in _NON_CODES and _CODE.fullmatch(text)
+        return text if is_code else ""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1000:
         return str(int(value))
     return ""
 
@@ -86,18 +87,27 @@ def read_body(body: Any, *, ok: bool = False) -> ResponseFacts:
         if first == "<":
             return _read_xml(body)
         if first not in {"{", "["}:
-            return ResponseFacts() if ok else ResponseFacts(message=body[:_MAX_MESSAGE])
+            message = "" if ok else body[:_MAX_MESSAGE]
+            return ResponseFacts(message=message)
         body = json.loads(body)
     if isinstance(body, _LISTS) and body:
         body = body[0]
-    return _read_document(body, ok=ok) if isinstance(body, dict) else ResponseFacts()
+    if isinstance(body, dict):
+        return _read_document(body, ok=ok)
+    return ResponseFacts()
 
 
 def _read_xml(text: str) -> ResponseFacts:
     """Read an XML error of S3 or Azure. An HTML page has nothing of interest."""
-    code = _XML_CODE.search(text[:4096])
-    message = _XML_MESSAGE.search(text[:4096])
-    return ResponseFacts([code[1]] if code else (), message[1] if message else "")
+    beginning = text[:4096]
+    code = _XML_CODE.search(beginning)
+    message = _XML_MESSAGE.search(beginning)
+    facts = ResponseFacts()
+    if code:
+        facts = facts._replace(codes=[code[1]])
+    if message:
+        facts = facts._replace(message=message[1])
+    return facts
 
 
 def _read_document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
@@ -117,14 +127,12 @@ def _read_document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
     grpc_status = ""
     message = ""
     for part in parts:
+        code = part.get("code")
+        status = part.get("status")
         _collect_codes(part, codes)
-        http_status = (
-            http_status
-            or _parse_error_status(part.get("code"))
-            or _parse_error_status(part.get("status"))
-        )
-        if not grpc_status and part.get("status") in GRPC_STATUSES:
-            grpc_status = part["status"]
+        http_status = http_status or _parse_error_status(code) or _parse_error_status(status)
+        if not grpc_status and status in GRPC_STATUSES:
+            grpc_status = status
         message = message or _find_message(part)
     codes.append(parse_code(error))
     unique = [code for code in dict.fromkeys(codes) if code]
@@ -132,7 +140,8 @@ def _read_document(body: dict[Any, Any], *, ok: bool) -> ResponseFacts:
 
 
 def _parse_error_status(value: Any) -> int | None:
-    return value if type(value) is int and 400 <= value <= 599 else None
+    is_error = type(value) is int and 400 <= value <= 599
+    return value if is_error else None
 
 
 _CODE_FIELDS = ("code", "error_code", "errorCode", "Code", "reason", "type", "__type", "codeName")
@@ -202,7 +211,9 @@ def _quota_codes(violations: Any) -> Iterator[str]:
     for entry in list(violations or ())[:_MAX_ENTRIES]:
         quota = _get_field(entry, "quotaId", "quota_id")
         if isinstance(quota, str) and quota:
-            yield from (code for period, code in _QUOTA_PERIODS if period in quota)
+            for period, code in _QUOTA_PERIODS:
+                if period in quota:
+                    yield code
             yield parse_code(quota)
 
 
@@ -229,7 +240,9 @@ def _decode_violations(violations: list[Any]) -> list[dict[str, str]]:
 
 
 def _decode_text(values: list[Any] | None) -> str:
-    return bytes(values[0]).decode("utf-8", "replace") if values else ""
+    if not values:
+        return ""
+    return bytes(values[0]).decode("utf-8", "replace")
 
 
 def _decode_duration(data: bytes) -> float | None:
@@ -306,7 +319,9 @@ def _read_numbered(family: str, _name: str, attributes: Attributes, first: Any) 
     number = parse_int(attributes.get("errno"))
     if number is None:
         number = parse_int(first)
-    return [f"{family}:{number}"] if number is not None and number > 0 else []
+    if number is None or number <= 0:
+        return []
+    return [f"{family}:{number}"]
 
 
 def _read_sqlite(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
@@ -400,11 +415,15 @@ def _read_kafka(_family: str, _name: str, _attributes: Attributes, first: Any) -
 
 def _read_mongo(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
     details = attributes.get("details")
-    return [parse_code(details.get("codeName"))] if isinstance(details, dict) else []
+    if not isinstance(details, dict):
+        return []
+    return [parse_code(details.get("codeName"))]
 
 
 def _read_ftp(_family: str, _name: str, _attributes: Attributes, first: Any) -> list[str]:
-    return [f"ftp:{first[:3]}"] if isinstance(first, str) and first[:3].isdecimal() else []
+    if isinstance(first, str) and first[:3].isdecimal():
+        return [f"ftp:{first[:3]}"]
+    return []
 
 
 def _read_smtp(_family: str, _name: str, attributes: Attributes, _first: Any) -> list[str]:
@@ -418,7 +437,10 @@ def _read_smtp(_family: str, _name: str, attributes: Attributes, _first: Any) ->
         if number is not None and 200 <= number <= 599:
             replies.append((number, [*_enhanced_codes(text), f"smtp:{number}"]))
     replies.sort(key=lambda reply: reply[0] // 100)
-    return [code for _, codes in replies for code in codes]
+    found: list[str] = []
+    for _, codes in replies:
+        found += codes
+    return found
 
 
 def _smtp_replies(attributes: Attributes) -> list[tuple[Any, ...]]:

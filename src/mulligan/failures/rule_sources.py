@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Rules:
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
         self._added: list[Rule] = []
-        self._cached: tuple[int, Rulebook] | None = None  # with the number of added rules
+        self.version = 0  # grows with every added rule
 
     def add(self, *rules: Any) -> None:
         """Add rules, in order. Every id may be used once."""
@@ -47,6 +48,8 @@ class Rules:
                 message = f"rule {rule.id!r} already exists. Use another id."
                 raise ConfigError(message)
             self._added.append(rule)
+            self.version += 1
+            vars(self).pop("rulebook", None)
 
     def use(self, name: str) -> Pack:
         """Add all rules of a pack. Return the pack, so that its policy can be used too."""
@@ -64,12 +67,10 @@ class Rules:
     def __len__(self) -> int:
         return len(self.all())
 
-    @property
+    @cached_property
     def rulebook(self) -> Rulebook:
-        """All rules, indexed."""
-        if self._cached is None or self._cached[0] != len(self._added):
-            self._cached = (len(self._added), Rulebook(self.all()))
-        return self._cached[1]
+        """All rules, indexed. Computed again after a rule is added."""
+        return Rulebook(self.all())
 
 
 def load_configured_rules(settings: Settings) -> list[Rule]:

@@ -13,18 +13,19 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import cached_property
 from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from mulligan.core.attempt import RETRYABLE, Cls
+from mulligan.core.attempt import RETRYABLE, Alarm, Cls
 from mulligan.core.errors import ConfigError
+from mulligan.core.suggest import name_unknown_options
 from mulligan.failures.codes import CODES
 from mulligan.failures.regex import find_pattern_fault
 from mulligan.retries.backoff import Backoff, check_backoff
 from mulligan.retries.policy import Policy, Then, to_steps
 
-ALARMS = ("", "none", "notice", "warning", "page")
 NAME_CONDITIONS = (
     "type",
     "provider_code",
@@ -47,7 +48,7 @@ _MAX_TEXT = 500
 _MAX_NAME = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rule:
     """One row of a classification table.
 
@@ -56,6 +57,7 @@ class Rule:
     - `http_status`: a number, or a class of them such as "5xx".
     - `verdict`: a code or a class that the built-in table assigned. With it a rule can rename
       `TIMEOUT`, or everything that is `rate_limited`, however that was found.
+    - `alarm`: "page", "notify" or "none": how loud the death of a job is for operators.
     """
 
     id: str
@@ -80,8 +82,8 @@ class Rule:
     backoff: Backoff | None = None
     wait_for_hint: bool = True
     then: Then | Sequence[Then] = ()
-    alarm: str = ""
     runbook: str = ""
+    alarm: Alarm | str = Alarm.NOTIFY
     shadow: bool = False
 
     def __post_init__(self) -> None:
@@ -100,13 +102,12 @@ class Rule:
         """Number of conditions. Of two rules that match, the one with more conditions wins."""
         return sum(bool(getattr(self, name)) for name in CONDITIONS)
 
-    def terms(self) -> dict[str, Any]:
-        """Return the retry and alarm settings that this rule changes, as JSON; usually empty."""
-        if (
-            self.wait_for_hint
-            and not (self.backoff or self.then or self.promise or self.alarm or self.runbook)
-            and self.max_retries is None
-        ):
+    @cached_property
+    def terms(self) -> Mapping[str, Any]:
+        """The retry settings, runbook and alarm that this rule sets, as JSON; usually empty."""
+        has_alarm = self.alarm != Alarm.NOTIFY
+        has_terms = self.backoff or self.then or self.promise or self.runbook or has_alarm
+        if self.wait_for_hint and self.max_retries is None and not has_terms:
             return {}
         policy = Policy(
             max_retries=self.max_retries, backoff=self.backoff, then=to_steps(self.then)
@@ -114,10 +115,12 @@ class Rule:
         terms = policy.to_dict()
         if not self.wait_for_hint:
             terms["wait_for_hint"] = False
-        for name in ("promise", "alarm", "runbook"):
+        for name in ("promise", "runbook"):
             value = getattr(self, name)
             if value:
                 terms[name] = value
+        if has_alarm:
+            terms["alarm"] = str(self.alarm)
         return terms
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +133,7 @@ class Rule:
             if value not in ([], "", None):
                 data[name] = value
         data["cls"] = str(self.cls)
-        data |= self.terms()
+        data |= self.terms
         if self.shadow:
             data["shadow"] = True
         return data
@@ -142,14 +145,16 @@ class Rule:
         if source:
             label += f" in {source}"
         _check_field_names(label, data, [spec.name for spec in fields(cls)])
+        policy_fields = {name: data[name] for name in ("backoff", "then") if name in data}
         try:
-            policy = Policy.from_dict(
-                {name: data[name] for name in ("backoff", "then") if name in data}
-            )
+            policy = Policy.from_dict(policy_fields)
         except ValueError as error:
             message = f"{label}: {format_validation_error(error)}"
             raise ConfigError(message) from error
         return cls(**{**data, "backoff": policy.backoff, "then": policy.then or ()})
+
+
+Rule.__init__ = name_unknown_options(Rule.__init__)  # type: ignore[method-assign]
 
 
 def _check_field_names(label: str, data: Mapping[str, Any], known: list[str]) -> None:
@@ -172,7 +177,10 @@ def format_validation_error(error: ValueError) -> str:
     """Return the field and the message of every fault, without pydantic's hints for developers."""
     if not isinstance(error, ValidationError):
         return str(error)
-    faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+    faults = []
+    for fault in error.errors():
+        field = ".".join(map(str, fault["loc"]))
+        faults.append(f"{field}: {fault['msg']}")
     return "; ".join(faults)
 
 
@@ -198,7 +206,8 @@ def _normalise(rule: Rule) -> None:
     for name in NUMBER_CONDITIONS:
         if getattr(rule, name) != ():
             _set(rule, name, tuple(_numbers(rule, name)))
-    _set(rule, "message", tuple(_as_collection(rule.message)) if rule.message else ())
+    patterns = _as_collection(rule.message) if rule.message else ()
+    _set(rule, "message", tuple(patterns))
     _set(rule, "cls", _class(rule))
 
 
@@ -221,8 +230,6 @@ def _check_texts(rule: Any) -> None:
         text = getattr(rule, name)
         if not isinstance(text, str) or len(text) > _MAX_TEXT:
             _refuse(rule, f"{name} must be a text of at most {_MAX_TEXT} characters")
-    if rule.alarm not in ALARMS:
-        _refuse(rule, f"unknown alarm {rule.alarm!r}. Use one of {', '.join(ALARMS[1:])}.")
 
 
 def _class(rule: Any) -> Cls:
@@ -236,7 +243,9 @@ def _class(rule: Any) -> Cls:
 
 
 def _as_collection(value: Any) -> Any:
-    return value if isinstance(value, tuple | list | range | set | frozenset) else (value,)
+    if isinstance(value, tuple | list | range | set | frozenset):
+        return value
+    return (value,)
 
 
 def _names(rule: Rule, name: str) -> Iterator[str]:
@@ -278,6 +287,9 @@ def _check_public(rule: Rule) -> None:
 
 
 def _check_terms(rule: Any) -> None:
+    known = [str(alarm) for alarm in Alarm]
+    if rule.alarm not in known:
+        _refuse(rule, f"unknown alarm {rule.alarm!r}. Use one of {', '.join(known)}.")
     if not isinstance(rule.shadow, bool) or not isinstance(rule.wait_for_hint, bool):
         _refuse(rule, "shadow and wait_for_hint must be true or false")
     count = rule.max_retries

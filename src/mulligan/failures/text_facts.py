@@ -50,7 +50,8 @@ def _pattern(
     if isinstance(substrings, str):
         substrings = (substrings,)
     regex = lazy_regex(pattern, flags | re.MULTILINE)
-    return TextPattern(fact, substrings, regex, system, lazy_regex(needs) if needs else None)
+    needed = lazy_regex(needs) if needs else None
+    return TextPattern(fact, substrings, regex, system, needed)
 
 
 SubstringIndex = dict[tuple[str, ...], list[int]]
@@ -401,7 +402,7 @@ class TextScan:
     def __init__(self, text: str, within: TextScan | None = None) -> None:
         """Read `text`. `within`: the scan of a text of which this one is a whole line."""
         self.text = text
-        self.probe = ascii_probe(text)
+        self.probe = text if text.isascii() else ascii_probe(text)
         self.has_capitals = _CAPITALS.search(self.probe) is not None
         self.may_have_status = _MAY_BE_STATUS.search(text) is not None
         self.code_patterns: list[TextPattern] = []  # those that found a code
@@ -410,22 +411,28 @@ class TextScan:
 
     @property
     def provider_codes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([code for fact, code in self._codes if fact == "code"]))
+        return tuple(dict.fromkeys(self._codes_of("code")))
+
+    def _codes_of(self, fact: str) -> list[str]:
+        return [code for found, code in self._codes if found == fact]
 
     def read_facts(self) -> Facts:
         """Return everything that the text says, with the text as message."""
         numbers = self._find_numbers()
         exit_code = int(numbers["exit"][0]) if numbers["exit"] else None
         exit_code, signal = split_exit_status(exit_code, _read_signal(numbers["signal"]))
+        http_status = int(numbers["http"][-1]) if numbers["http"] else None
+        grpc_codes = self._codes_of("grpc")
+        sqlstates = self._codes_of("sqlstate")
         return Facts(  # positional, in the order of `Facts`: half the time of keyword arguments
             self._find_types(),
             self.text,
             "",
             "",
             self.provider_codes,
-            int(numbers["http"][-1]) if numbers["http"] else None,
-            next((code for fact, code in self._codes if fact == "grpc"), ""),
-            next((code for fact, code in self._codes if fact == "sqlstate"), ""),
+            http_status,
+            grpc_codes[0] if grpc_codes else "",
+            sqlstates[0] if sqlstates else "",
             _read_errno(numbers["errno"]),
             exit_code,
             signal,
@@ -477,8 +484,12 @@ class TextScan:
                 yield "grpc", name
         elif pattern.fact == "sqlstate":
             yield "sqlstate", value
-        elif value.lower() not in _NON_CODES:
-            yield "code", f"{pattern.system}:{value}" if pattern.system else value
+        elif value.lower() in _NON_CODES:
+            return
+        elif pattern.system:
+            yield "code", f"{pattern.system}:{value}"
+        else:
+            yield "code", value
 
 
 def _read_errno(values: list[str]) -> int | None:

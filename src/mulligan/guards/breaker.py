@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.format import format_duration
@@ -28,7 +28,9 @@ from mulligan.guards.window import (
     quantile,
     sum_tallies,
 )
-from mulligan.retries.backoff import Rng
+
+if TYPE_CHECKING:
+    from mulligan.retries.backoff import Rng
 
 MAX_COOL_DOWN = 900 * SECOND
 MIN_PROBE_TIMEOUT = 5 * SECOND
@@ -232,8 +234,11 @@ def draw_cool_down(outage: Micros, config: BreakerConfig, rng: Rng) -> Micros:
 
     The end of a short outage is noticed soon, and a long outage is not probed every 30 seconds.
     """
-    wait = min(max(config.cool_down, outage // 2), _max_cool_down(config))
-    return round(wait * rng.uniform(0.5, 1.0))
+    return round(_longest_wait(outage, config) * rng.uniform(0.5, 1.0))
+
+
+def _longest_wait(outage: Micros, config: BreakerConfig) -> Micros:
+    return min(max(config.cool_down, outage // 2), _max_cool_down(config))
 
 
 def _max_cool_down(config: BreakerConfig) -> Micros:
@@ -243,15 +248,16 @@ def _max_cool_down(config: BreakerConfig) -> Micros:
 # --- Probes ---
 
 
-def probe_timeout(guard: GuardState, kind: str, now: Micros) -> Micros:
+def probe_timeout(guard: GuardState, kind: str, config: BreakerConfig, now: Micros) -> Micros:
     """Return how long a probe may take. A probe that hangs must not block the next one.
 
-    The limit grows with the outage: otherwise a slow job could never prove that it is over.
+    If the usual duration is unknown, it may take a cool-down. The limit grows with the outage:
+    otherwise a slow job could never prove that it is over.
     """
     by_outage = (now - guard.opened_at) // PROBE_TIMEOUT_DIVISOR
     usual_ms = quantile(guard.times.get(kind), 0.95)
     if usual_ms is None:
-        return max(DEFAULT_PROBE_TIMEOUT, by_outage)
+        return max(MIN_PROBE_TIMEOUT, min(DEFAULT_PROBE_TIMEOUT, config.cool_down), by_outage)
     limited = min(by_outage, MAX_COOL_DOWN // PROBE_TIMEOUT_DIVISOR)
     return max(MIN_PROBE_TIMEOUT, round(3 * usual_ms * 1000), limited)
 
@@ -261,20 +267,22 @@ def is_probe_due(guard: GuardState, now: Micros) -> bool:
     return guard.open and guard.override is None and now >= guard.probe_at
 
 
-def start_probe(guard: GuardState, job_id: str, token: int, kind: str, now: Micros) -> GuardState:
-    """Record a started probe.
+def start_probe(
+    guard: GuardState, lease: tuple[str, int], kind: str, config: BreakerConfig, now: Micros
+) -> GuardState:
+    """Record a started probe, by the fence of its lease.
 
     A probe that is still recorded ended without a verdict, because its worker died. Its job counts
-    as tried.
+    as tried. Without a verdict the next probe comes a cool-down after this one.
     """
     tried_jobs = guard.tried_jobs
     if guard.probe is not None:
         tried_jobs = _append_tried(tried_jobs, guard.probe.job_id)
-    timeout_at = now + probe_timeout(guard, kind, now)
+    timeout_at = now + probe_timeout(guard, kind, config, now)
     return replace(
         guard,
-        probe=Probe(job_id, token, kind, now, timeout_at),
-        probe_at=now,
+        probe=Probe(*lease, kind, now, timeout_at),
+        probe_at=now + _longest_wait(now - guard.opened_at, config),
         tried_jobs=tried_jobs,
     )
 
@@ -339,10 +347,11 @@ def close_breaker(
     changes.append(BreakerChange(ChangeType.CLOSED, reason))
     normal_rate = _normal_rate(guard, config, now)
     interval = min(MAX_RAMP_INTERVAL, max(SECOND, _longest_median(guard)))
+    since = guard.since if guard.open else now
     return replace(
         guard,
         open=False,
-        since=guard.since if guard.open else now,
+        since=since,
         closed_at=now,
         reason="",
         probe_at=0,

@@ -18,6 +18,8 @@ from mulligan.core.job import Lane, LaneRef, Limit, LimitKey
 from mulligan.guards.lanes import SLOTS, LaneView
 from mulligan.guards.limits import (
     available_starts,
+    count_running,
+    limit_keys,
     merge_limits,
     next_start_at,
     refill_bucket,
@@ -89,9 +91,16 @@ def retry_bounds(
     lanes: Iterable[Lane], observer: DependencyObserver, now: Micros
 ) -> dict[LimitKey, int]:
     """Return how many retries the budget of each dependency allows."""
-    used = {key for lane in lanes if lane.retry for key in lane.dependencies}
-    left = {key: observer.retries_left(key, now) for key in used}
-    return {("budget", key): count for key, count in left.items() if count is not None}
+    used: set[str] = set()
+    for lane in lanes:
+        if lane.retry:
+            used.update(lane.dependencies)
+    bounds: dict[LimitKey, int] = {}
+    for key in used:
+        left = observer.retries_left(key, now)
+        if left is not None:
+            bounds["budget", key] = left
+    return bounds
 
 
 # --- Limits of the fleet ---
@@ -114,7 +123,8 @@ def limits_in_force(
         for key in keys
         if key[1].startswith(ENDPOINT_PREFIX)
     }
-    limits |= merge_limits(declared, overrides)
+    if declared or overrides:
+        limits |= merge_limits(declared, overrides)
     for name, guard in guards.items():
         key = ("dependency", name)
         limit = _tighten_by_guard(limits.get(key, Limit()), guard)
@@ -159,32 +169,26 @@ class LockedLimits:
         """Take the tokens of claimed jobs from the buckets of their rate limits."""
         if not self._buckets:
             return
-        started = Counter(key for lease in leases for key in limit_keys(lease.queue, lease.uses))
-        spent = {
-            key: bucket._replace(tokens=bucket.tokens - started[key])
-            for key, bucket in self._buckets.items()
-            if self._limits[key].rate is not None
-            and (started[key] or bucket.at < self._stored[key].at)
-        }
+        started: Counter[LimitKey] = Counter()
+        for lease in leases:
+            started.update(limit_keys(lease.queue, lease.uses))
+        spent = {}
+        for key, bucket in self._buckets.items():
+            has_rate = self._limits[key].rate is not None
+            has_changed = started[key] or bucket.at < self._stored[key].at
+            if has_rate and has_changed:
+                spent[key] = bucket._replace(tokens=bucket.tokens - started[key])
         if spent:
             self._buckets |= spent
             GuardQueries(tx).update_token_buckets(spent)
 
     def next_start_at(self) -> Micros | None:
         """Return when a used-up rate allows more, or when a locked bucket may be free."""
-        starts = [next_start_at(self._limits[key], bucket) for key, bucket in self._buckets.items()]
+        starts = []
+        for key, bucket in self._buckets.items():
+            start = next_start_at(self._limits[key], bucket)
+            if start is not None:
+                starts.append(start)
         if len(self._buckets) < len(self._limits):
             starts.append(self._now + LOCK_RETRY)
-        return min((start for start in starts if start is not None), default=None)
-
-
-def count_running(running: Iterable[tuple[str, str, int]]) -> Counter[LimitKey]:
-    """Return how many jobs run in each queue and use each dependency."""
-    counts: Counter[LimitKey] = Counter()
-    for queue, uses, count in running:
-        counts.update(dict.fromkeys(limit_keys(queue, uses), count))
-    return counts
-
-
-def limit_keys(queue: str, uses: str) -> list[LimitKey]:
-    return Lane(queue, "", uses, retry=False).limit_keys
+        return min(starts, default=None)

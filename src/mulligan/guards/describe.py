@@ -18,7 +18,7 @@ from mulligan.core.format import (
     format_time_after,
     one_line,
 )
-from mulligan.core.job import Gate, JobRow
+from mulligan.core.job import Gate, JobRow, split_uses
 from mulligan.guards import budget as budgets
 from mulligan.guards.state import BreakerConfig, GuardState
 
@@ -68,7 +68,7 @@ def probe_command(gate: Gate) -> str:
 
 def describe_recovery(row: JobRow, dependencies: Mapping[str, GuardedDependency]) -> str:
     """Explain which dependency of a job recovers from an outage; empty if none does."""
-    for key in _used_keys(row):
+    for key in split_uses(row.uses):
         ramp = dependencies[key].guard.ramp if key in dependencies else None
         if ramp is not None:
             rate = format_rate(ramp.rate)
@@ -86,7 +86,7 @@ def describe_budget(row: JobRow, dependencies: Mapping[str, GuardedDependency], 
     """Explain which retry budget delays a retry; empty if none does."""
     if not row.failures:
         return ""
-    for key in _used_keys(row):
+    for key in split_uses(row.uses):
         dependency = dependencies.get(key)
         if dependency is None:
             continue
@@ -112,8 +112,11 @@ def _describe_refill(config: budgets.BudgetConfig) -> str:
     return f"{by_time}, one more for every {1 / config.share:.0f} first attempts that succeed"
 
 
-def _used_keys(row: JobRow) -> list[str]:
-    return [key for key in row.uses.split(",") if key]
+def gate_keys(row: JobRow) -> set[tuple[str, str]]:
+    """Return (scope, key) of the gates that can hold a job."""
+    keys = {("queue", row.queue), ("kind", row.kind)}
+    keys.update(("dependency", key) for key in split_uses(row.uses))
+    return keys
 
 
 # --- Past closures ---
@@ -155,18 +158,19 @@ def find_closures(row: JobRow, gates: Iterable[Gate], events: Sequence[Event]) -
 
     `gates` are the current ones, `events` the changes of gates so far.
     """
-    keys = {("queue", row.queue), ("kind", row.kind)}
-    keys.update(("dependency", key) for key in _used_keys(row))
-    past = [
-        closure for closure in _closures_from_events(events) if (closure.scope, closure.key) in keys
-    ]
-    known = {(closure.scope, closure.key, closure.until) for closure in past}
-    current = [
-        GateClosure(gate.scope, gate.key, gate.since, gate.until, gate.actor, gate.reason)
-        for gate in gates
-        if (gate.scope, gate.key) in keys and (gate.scope, gate.key, gate.until) not in known
-    ]
-    return sorted([*past, *current], key=lambda closure: closure.since or 0)
+    keys = gate_keys(row)
+    found = []
+    for closure in _closures_from_events(events):
+        if (closure.scope, closure.key) in keys:
+            found.append(closure)
+    known = {(closure.scope, closure.key, closure.until) for closure in found}
+    for gate in gates:
+        is_known = (gate.scope, gate.key, gate.until) in known
+        if (gate.scope, gate.key) in keys and not is_known:
+            found.append(
+                GateClosure(gate.scope, gate.key, gate.since, gate.until, gate.actor, gate.reason)
+            )
+    return sorted(found, key=lambda closure: closure.since or 0)
 
 
 def _closures_from_events(events: Sequence[Event]) -> Iterator[GateClosure]:
@@ -182,7 +186,9 @@ def _closures_from_events(events: Sequence[Event]) -> Iterator[GateClosure]:
             yield replace(closure, until=event.at, opened_by=event.actor, opened_why=reason)
             continue
         if before is not None:
-            yield before if before.until is not None else replace(before, until=event.at)
+            if before.until is None:
+                before = replace(before, until=event.at)
+            yield before
         until = event.data.get("until")
         closed[scope, key] = GateClosure(scope, key, event.at, until, event.actor, reason)
     yield from closed.values()
@@ -193,8 +199,8 @@ def describe_closure(closure: GateClosure, reference: Micros) -> str:
 
     Times on the day of `reference` are written without their date.
     """
-    is_queue = closure.scope == "queue"
-    parts = [f"{closure.scope} {closure.key} was {'paused' if is_queue else 'held'}"]
+    closed, opened = ("paused", "resumed") if closure.scope == "queue" else ("held", "released")
+    parts = [f"{closure.scope} {closure.key} was {closed}"]
     if closure.actor:
         parts.append(f" by {format_actor(closure.actor)}")
     if closure.reason:
@@ -204,8 +210,7 @@ def describe_closure(closure: GateClosure, reference: Micros) -> str:
     if closure.until is not None:
         parts.append(f" until {format_time_after(closure.until, reference)}")
     if closure.opened_by:
-        verb = "resumed" if is_queue else "released"
-        parts.append(f", when {format_actor(closure.opened_by)} {verb} it")
+        parts.append(f", when {format_actor(closure.opened_by)} {opened} it")
     if closure.opened_why:
         parts.append(f", with the reason {one_line(closure.opened_why)!r}")
     return "".join(parts)

@@ -25,7 +25,7 @@ from mulligan.core.errors import (
 )
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
-from mulligan.core.job import Gate, GuardRow, LimitKey, LimitRow
+from mulligan.core.job import Gate, GuardRow, Lane, LimitKey, LimitRow
 from mulligan.events.queries import EventQueries
 from mulligan.events.service import CLOSED_FIELD, limit_state, load_gate_state, load_limit_state
 from mulligan.guards import breaker, kind_breaker
@@ -36,6 +36,7 @@ from mulligan.guards.gate_status import (
     KindStatus,
     Queue,
     QueueList,
+    describe_trial,
     empty_kind,
     empty_queue,
     pinned_until,
@@ -43,16 +44,15 @@ from mulligan.guards.gate_status import (
     read_kinds,
     read_queues,
 )
-from mulligan.guards.lanes import is_closed
+from mulligan.guards.kind_breaker import KindState, KindTrial
+from mulligan.guards.kind_observer import load_kind_state, write_kind_state
+from mulligan.guards.lanes import find_closed_keys, is_closed
 from mulligan.guards.limits import MAX_RATE, NO_LIMIT, is_limit_active, parse_rate
 from mulligan.guards.observer import (
     DependencyObserver,
-    load_guard,
-    load_kind_state,
-    write_kind_state,
 )
 from mulligan.guards.queries import GuardQueries
-from mulligan.guards.state import GuardState
+from mulligan.guards.state import GuardState, load_guard
 from mulligan.manifest.declared import load_active_manifests, merge_breaker_configs
 from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
 from mulligan.storage.base import Store, Transaction
@@ -102,12 +102,13 @@ def set_limit(tx: Transaction, key: LimitKey, change: LimitChange, actor: str) -
         raise Refused(message)
     row = LimitRow(scope, name, concurrency, rate, now, until, change.reason, actor)
     GuardQueries(tx).set_limit(row)
-    after = limit_state(row)
+    state_before = {} if before is None else limit_state(before)
+    state_after = limit_state(row)
     return {
-        **after,
+        **state_after,
         "reason": change.reason,
-        "before": {} if before is None else limit_state(before),
-        "after": after,
+        "before": state_before,
+        "after": state_after,
     }
 
 
@@ -305,7 +306,7 @@ class Gates(ABC, Generic[S]):
 def _unknown_name(scope: str, name: str, known: Sequence[str]) -> str:
     message = f"no {scope} {name!r}: no job, code or operator names it"
     similar = difflib.get_close_matches(name, known, n=1)
-    return f"{message}; did you mean {similar[0]}?" if similar else message
+    return f"{message}. Did you mean {similar[0]}?" if similar else f"{message}."
 
 
 # --- app.queues ---
@@ -374,6 +375,9 @@ class Queues(Gates[Queue]):
 # --- app.kinds ---
 
 
+_TRIAL_CHANGE = {"before": {"phase": "held"}, "after": {"phase": "ready"}}
+
+
 class Kinds(Gates[KindStatus]):
     """`app.kinds`: list, hold and release kinds."""
 
@@ -418,6 +422,29 @@ class Kinds(Gates[KindStatus]):
         self._change_guard(name, change)
         return self._find(name) or empty_kind(name)
 
+    def try_one(self, name: str, *, reason: str = "") -> KindStatus:
+        """Let one waiting job of a held kind run; the others still wait.
+
+        `trial_result` of the kind says how it went. If the job fails again with the cause for which
+        its kind is held, it is not charged and waits again, unless its kind allows no retries.
+        """
+
+        def change(tx: Transaction, row: GuardRow) -> None:
+            state = load_kind_state(row.body)
+            trial, owner = _choose_trial(tx, name, state)
+            write_kind_state(tx, row, replace(state, trial=trial))
+            event = NewEvent(
+                EventType.JOB_TRIED,
+                job_id=trial.job,
+                owner=owner,
+                actor=self._actor,
+                data={"kind": name, "reason": reason, **_TRIAL_CHANGE},
+            )
+            EventQueries(tx).write_events([event])
+
+        self._change_guard(name, change)
+        return self.get(name)
+
     def _reset_breaker(self, tx: Transaction, row: GuardRow, reason: str) -> None:
         """Forget counted deaths and resolve the alert of a breaker that holds the kind."""
         state = load_kind_state(row.body)
@@ -433,6 +460,35 @@ class Kinds(Gates[KindStatus]):
                 "after": {"alert": "resolved"},
             }
             _write_event(tx, EventType.ALERT_RESOLVED, key, self._actor, data)
+
+
+def _choose_trial(tx: Transaction, name: str, state: KindState) -> tuple[KindTrial, str]:
+    """Choose the next waiting job of a held kind, and return its owner too."""
+    claim_state = GuardQueries(tx).read_claim_state()
+    now = claim_state.now
+    if name not in find_closed_keys(claim_state.gates, now).kinds:
+        message = f"kind {name!r} is not held, so its jobs run"
+        raise Refused(message)
+    last = state.trial
+    if last is not None:
+        result = describe_trial(last, GuardQueries(tx).get_trial_job(last.job, last.token))
+        if result in {"waiting", "running"}:
+            message = f"job {last.job} of kind {name!r} is being tried"
+            raise Refused(message)
+    lanes = []
+    for lane, priority, run_at in claim_state.lanes:
+        if Lane.parse(lane).kind == name and run_at <= now:
+            lanes.append((lane, priority))
+    due = GuardQueries(tx).list_due_jobs(lanes, 2) if lanes else []
+    # The job of the last trial comes last: its input may be the reason for the failures.
+    last_job = "" if last is None else last.job
+    due.sort(key=lambda job: (job.id == last_job, job))
+    for candidate in due:
+        job = GuardQueries(tx).get_trial_job(candidate.id, 0)
+        if job is not None:
+            return KindTrial(candidate.id, candidate.lane, job.token + 1, now), job.owner
+    message = f"no job of kind {name!r} waits"
+    raise Refused(message)
 
 
 # --- app.dependencies ---

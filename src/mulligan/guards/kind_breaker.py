@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from mulligan.core.attempt import Cls, Decision, Failure, Lease, Verb
+from mulligan.core.attempt import Cls, Decision, Lease, Verb, system_rule
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.format import format_time
 
@@ -29,9 +30,10 @@ EXCLUDED_CLASSES = frozenset({Cls.INVALID_INPUT, Cls.CANCELLED, Cls.RATE_LIMITED
 TEMPORARY_CLASSES = frozenset({Cls.TRANSIENT, Cls.TIMEOUT})
 # May be the fault of one owner: an account, a file that is too large.
 OWNER_CLASSES = frozenset({Cls.AUTH, Cls.QUOTA, Cls.RESOURCE, Cls.TIMEOUT})
-# Codes that do not identify a cause.
-EXCLUDED_CODES = frozenset(
-    {
+# Failures that do not identify a cause, also after a rule of the app has renamed them.
+EXCLUDED_RULES = frozenset(
+    system_rule(code)
+    for code in (
         "DEADLINE_PASSED",
         "DEPENDENCY_UNAVAILABLE",
         "KIND_UNKNOWN",
@@ -41,7 +43,7 @@ EXCLUDED_CODES = frozenset(
         "SNOOZE_LIMIT",
         "UNREPORTED",
         "WORKER_LOST",
-    }
+    )
 )
 
 
@@ -51,10 +53,6 @@ class KindBreakerConfig(NamedTuple):
     jobs: int = 5
     owners: int = 2
     single_owner_jobs: int = 20  # if all are of one owner, or the cause may be the owner's fault
-
-    @property
-    def max_victims(self) -> int:
-        return max(self.jobs, self.single_owner_jobs)
 
 
 DEFAULT_KIND_BREAKER = KindBreakerConfig()
@@ -108,6 +106,16 @@ class KindHold(NamedTuple):
     reason: str
 
 
+class KindTrial(NamedTuple):
+    """A job of a held kind that an operator lets run, to see whether the cause is fixed."""
+
+    job: str
+    lane: str
+    token: int  # of its attempt
+    at: Micros
+    claimed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class KindState:
     """State of a kind's breaker as stored."""
@@ -116,6 +124,12 @@ class KindState:
     worked: bool = False  # a job of the kind has succeeded at some time
     checked_at: Micros = 0  # last search for a success
     held: KindHold | None = None
+    trial: KindTrial | None = None  # the last one of this hold
+
+    @property
+    def awaits_trial(self) -> bool:
+        """True if a worker has to claim the job of a trial."""
+        return self.trial is not None and not self.trial.claimed
 
     def to_json(self) -> str:
         record: dict[str, Any] = {}
@@ -124,7 +138,7 @@ class KindState:
                 fingerprint: [getattr(streak, name) for name in DeathStreak.__slots__]
                 for fingerprint, streak in self.streaks.items()
             }
-        for name in ("worked", "checked_at", "held"):
+        for name in ("worked", "checked_at", "held", "trial"):
             value = getattr(self, name)
             if value:
                 record[name] = value
@@ -147,24 +161,23 @@ def parse_kind_state(text: str) -> KindState:
         return EMPTY_KIND_STATE
     try:
         record = json.loads(text)
-        streaks = {
-            fingerprint: _parse_streak(value)
-            for fingerprint, value in record.get("streaks", {}).items()
-        }
-        held = record.get("held")
+        streaks = {}
+        for fingerprint, (*values, victims) in record.get("streaks", {}).items():
+            code, message, job, personal = values
+            last = tuple(starmap(Victim, victims))
+            streaks[fingerprint] = DeathStreak(code, message, job, personal, last)
+        hold = record.get("held")
+        held = None if hold is None else KindHold(*hold)
+        trial = record.get("trial")
         return KindState(
             streaks=streaks,
             worked=bool(record.get("worked")),
             checked_at=int(record.get("checked_at", 0)),
-            held=None if held is None else KindHold(*held),
+            held=held,
+            trial=None if trial is None else KindTrial(*trial),
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         return EMPTY_KIND_STATE
-
-
-def _parse_streak(value: Any) -> DeathStreak:
-    code, message, job, personal, victims = value
-    return DeathStreak(code, message, job, personal, tuple(Victim(*victim) for victim in victims))
 
 
 def parse_deaths(text: str) -> list[KindDeath]:
@@ -183,7 +196,9 @@ def count_death(lease: Lease, decision: Decision, now: Micros) -> KindDeath | No
     failure = decision.failure
     if failure is None or decision.verb is not Verb.DIE or lease.kind.startswith(SYSTEM_PREFIX):
         return None
-    if not _has_countable_cause(failure):
+    if not failure.fingerprint or failure.origin in EXCLUDED_RULES:
+        return None
+    if failure.cls in EXCLUDED_CLASSES:
         return None
     if failure.cls in TEMPORARY_CLASSES and (lease.uses or decision.failures <= 1):
         return None
@@ -194,22 +209,9 @@ def count_death(lease: Lease, decision: Decision, now: Micros) -> KindDeath | No
         fingerprint=failure.fingerprint,
         code=failure.code,
         message=failure.public[:MAX_MESSAGE_CHARS],
-        personal=_may_be_owners_fault(failure),
+        # A failure that Mulligan observed from outside, such as a dead process, may have any cause.
+        personal=failure.cls in OWNER_CLASSES or failure.by_system,
     )
-
-
-def _has_countable_cause(failure: Failure) -> bool:
-    if not failure.fingerprint:
-        return False
-    return failure.cls not in EXCLUDED_CLASSES and failure.code not in EXCLUDED_CODES
-
-
-def _may_be_owners_fault(failure: Failure) -> bool:
-    """Return True if one owner may have caused the failure.
-
-    A failure that Mulligan observed from outside, such as a dead process, may have any cause.
-    """
-    return failure.cls in OWNER_CLASSES or failure.by_system
 
 
 def add_deaths(
@@ -217,9 +219,10 @@ def add_deaths(
 ) -> KindState:
     """Add deaths to the streaks of their causes and drop victims older than a day."""
     streaks = dict(state.streaks)
+    max_victims = max(config.jobs, config.single_owner_jobs)
     for death in deaths:
         before = streaks.pop(death.fingerprint, None)
-        streaks[death.fingerprint] = _extend_streak(before, death, config.max_victims)
+        streaks[death.fingerprint] = _extend_streak(before, death, max_victims)
     return replace(state, streaks=_drop_older(streaks, now - DAY))
 
 
@@ -297,8 +300,8 @@ def _build_hold(fingerprint: str, streak: DeathStreak) -> KindHold:
     since = streak.victims[0].at
     of_owners = f" of {owners} owners" if owners > 1 else ""
     reason = (
-        f"{jobs} jobs{of_owners} died with {streak.code} since {format_time(since)},"
-        f" and none succeeded: {streak.message}"
+        f"{jobs} jobs{of_owners} failed in a row with {streak.code} since {format_time(since)};"
+        f" the others wait instead of dying: {streak.message}"
     )
     return KindHold(
         fingerprint, streak.code, streak.message, streak.job, jobs, owners, since, reason

@@ -7,12 +7,14 @@ continuously. "100/h" is one job every 36 seconds, not a hundred on the hour.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from zlib import crc32
 
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.job import Limit, LimitKey, LimitRow, TokenBucket
+from mulligan.core.job import Lane, Limit, LimitKey, LimitRow, TokenBucket
 
+UNLIMITED = Limit()
 NO_LIMIT = 1_000_000_000  # stored if an operator lifts a declared limit
 MAX_RATE = 1_000_000.0
 OWNER_SHARES = 1024  # lanes of one fair queue and kind; two of a thousand owners may share one
@@ -58,11 +60,12 @@ def merge_limits(
 
     Keys without any limit are left out.
     """
-    merged = {
-        key: _merge_limit(declared.get(key, Limit()), overrides.get(key, Limit()))
-        for key in {*declared, *overrides}
-    }
-    return {key: limit for key, limit in merged.items() if limit != Limit()}
+    merged = {}
+    for key in {*declared, *overrides}:
+        limit = _merge_limit(declared.get(key, UNLIMITED), overrides.get(key, UNLIMITED))
+        if limit != UNLIMITED:
+            merged[key] = limit
+    return merged
 
 
 def _merge_limit(declared: Limit, override: Limit) -> Limit:
@@ -102,11 +105,13 @@ def refill_bucket(
     seconds are not counted twice. If it is far behind, the clock was set back: take the new time,
     because waiting for the old one could take days.
     """
-    size = max(1.0, rate if burst is None else burst)
-    tokens = bucket.tokens + max(0, now - bucket.at) / SECOND * rate
+    if burst is None:
+        burst = rate
+    size = max(1.0, burst)
+    earned = max(0, now - bucket.at) / SECOND * rate
     behind = bucket.at - now
     at = bucket.at if 0 < behind <= MAX_CLOCK_STEP else now
-    return TokenBucket(min(size, tokens), at)
+    return TokenBucket(min(size, bucket.tokens + earned), at)
 
 
 def available_starts(limit: Limit, running: int, bucket: TokenBucket) -> int:
@@ -124,6 +129,20 @@ def next_start_at(limit: Limit, bucket: TokenBucket) -> Micros | None:
     if not limit.rate or bucket.tokens >= 1:
         return None
     return bucket.at + round((1 - bucket.tokens) / limit.rate * SECOND) + 1
+
+
+def count_running(running: Iterable[tuple[str, str, int]]) -> Counter[LimitKey]:
+    """Return how many jobs run in each queue and use each dependency."""
+    counts: Counter[LimitKey] = Counter()
+    for queue, uses, count in running:
+        for key in limit_keys(queue, uses):
+            counts[key] += count
+    return counts
+
+
+def limit_keys(queue: str, uses: str) -> list[LimitKey]:
+    """Return the keys of the limits that a job of this queue obeys."""
+    return Lane(queue, "", uses, retry=False).limit_keys
 
 
 # --- Fair queues ---

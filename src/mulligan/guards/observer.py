@@ -1,4 +1,4 @@
-"""Observers: count outcomes per dependency and kind, and fold them into the shared guards.
+"""Observer of dependencies: count their calls, and fold the counts into the shared guards.
 
 A worker counts in memory and flushes once a second, or at once after a failure: into the guard's
 row if it can lock it, else as a tally that the next worker folds. The worker that notices an outage
@@ -9,36 +9,27 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import Any
 
-from mulligan.config import GuardSection
-from mulligan.core.attempt import Cls, Decision, Ended, Ending, Lease, Verb
+from mulligan.core.attempt import Cls, Decision, Ended, Ending, Lease
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
-from mulligan.core.job import Gate, GuardRow
+from mulligan.core.job import Gate, GuardRow, split_uses
 from mulligan.events.queries import EventQueries
-from mulligan.guards import breaker, kind_breaker
+from mulligan.guards import breaker
 from mulligan.guards import budget as budgets
 from mulligan.guards.breaker import BreakerChange, ChangeType
 from mulligan.guards.budget import RetryBucket
-from mulligan.guards.kind_breaker import (
-    DEFAULT_KIND_BREAKER,
-    KindBreakerConfig,
-    KindDeath,
-    KindHold,
-    KindState,
-    LastSuccess,
-    parse_deaths,
-    parse_kind_state,
-)
+from mulligan.guards.kind_observer import KindObserver
 from mulligan.guards.queries import GuardQueries
-from mulligan.guards.state import DEFAULT_BREAKER, NEW_GUARD, BreakerConfig, GuardState, parse_guard
+from mulligan.guards.state import DEFAULT_BREAKER, NEW_GUARD, BreakerConfig, GuardState, load_guard
 from mulligan.guards.window import (
     EMPTY_TALLY,
     MAX_FAILED_JOBS,
@@ -62,7 +53,6 @@ BREAKER_ACTOR = "breaker"  # actor of changes that a breaker makes itself
 
 Fence = tuple[str, int]
 
-load_guard = lru_cache(maxsize=512)(parse_guard)
 _EVENTS = {
     ChangeType.OPENED: EventType.DEPENDENCY_OPENED,
     ChangeType.CLOSED: EventType.DEPENDENCY_CLOSED,
@@ -168,11 +158,13 @@ class DependencyObserver:
 
     def _is_urgent(self, tallies: Tallies, now: Micros) -> bool:
         """Return True after a failure or a probe, or if retries use up a budget."""
-        if any(tally.failed or tally.verdict for tally in tallies.values()):
-            return True
-        return any(
-            tally.retried and self._is_budget_low(key, now) for key, tally in self._pending.items()
-        )
+        for tally in tallies.values():
+            if tally.failed or tally.verdict:
+                return True
+        for key, tally in self._pending.items():
+            if tally.retried and self._is_budget_low(key, now):
+                return True
+        return False
 
     def begin(self) -> None:
         """Start a transaction. One that was not committed is repeated and counted again."""
@@ -201,11 +193,11 @@ class DependencyObserver:
             self.probes.pop(fence, None)
         # Keys may come from payloads. Guards that do not affect claims can be read again.
         if len(self.guards) > MAX_CACHED_GUARDS:
-            self.guards = {
-                key: guard
-                for key, guard in self.guards.items()
-                if guard.affects_claims(self.config_for(key))
-            }
+            kept = {}
+            for key, guard in self.guards.items():
+                if guard.affects_claims(self.config_for(key)):
+                    kept[key] = guard
+            self.guards = kept
             self._thresholds.clear()
 
     def _find_causes(self, endings: Sequence[Ending], now: Micros) -> dict[Fence, str]:
@@ -214,7 +206,7 @@ class DependencyObserver:
             fence = ending.lease.fence
             if not _is_dependency_failure(ending, probe=fence in self.probes):
                 continue
-            for key in _used_keys(ending.lease):
+            for key in _suspect_keys(ending):
                 if self.guards.get(key, NEW_GUARD).is_down(now):
                     causes[fence] = key
                     break
@@ -226,10 +218,9 @@ class DependencyObserver:
         """Charge started retries to the budgets of their dependencies."""
         with self.lock:
             for lease in leases:
-                if lease.failures:
-                    self._add_pending(
-                        {key: DependencyTally(retried=1) for key in _used_keys(lease)}
-                    )
+                if lease.failures and lease.uses:
+                    keys = split_uses(lease.uses)
+                    self._add_pending(dict.fromkeys(keys, DependencyTally(retried=1)))
 
     def retries_left(self, key: str, now: Micros) -> int | None:
         """Return how many more retries may start, or None if there is no budget."""
@@ -269,20 +260,20 @@ class DependencyObserver:
         They are counted before their end because a call that hangs may never end.
         """
         with self.lock:
-            overdue = [
-                lease
-                for lease, ms in running
-                if lease.uses and lease.fence not in self._overdue and self._is_slow(lease, ms)
-            ]
-            for lease in overdue:
+            found_any = False
+            for lease, ms in running:
+                is_counted = lease.fence in self._overdue
+                if not lease.uses or is_counted or not self._is_slow(lease, ms):
+                    continue
+                found_any = True
                 self._overdue.add(lease.fence)
-                keys = _used_keys(lease)
+                keys = split_uses(lease.uses)
                 tally = DependencyTally(failed=1 / len(keys), slow=1, jobs=(lease.id,))
                 self._add_pending(dict.fromkeys(keys, tally))
-            return bool(overdue)
+            return found_any
 
     def _is_slow(self, lease: Lease, ms: float) -> bool:
-        thresholds = [self._slow_threshold(key, lease.kind) for key in _used_keys(lease)]
+        thresholds = [self._slow_threshold(key, lease.kind) for key in split_uses(lease.uses)]
         return any(threshold is not None and ms > threshold for threshold in thresholds)
 
     def _slow_threshold(self, key: str, kind: str) -> float | None:
@@ -305,7 +296,7 @@ class DependencyObserver:
                     builder = builders.setdefault(key, TallyBuilder())
                     builder.verdict = _probe_verdict(ending, key)
             if lease.uses:
-                keys = _used_keys(lease)
+                keys = _suspect_keys(ending)
                 for key in keys:
                     builder = builders.setdefault(key, TallyBuilder())
                     self._count_ending(builder, ending, key, len(keys))
@@ -414,12 +405,19 @@ class DependencyObserver:
 
     def find_pending_keys(self, tx: Transaction) -> set[str]:
         """Return dependencies with tallies to fold, or whose guard may change with time."""
-        tallied = {
-            key for scope, key in GuardQueries(tx).list_tallied_guards() if scope == "dependency"
-        }
-        guards = GuardQueries(tx).list_guards(active_only=True)
-        active = {row.key for row in guards if row.scope == "dependency"}
-        return tallied | active | self._pending.keys() | self._unfolded
+        keys = self._pending.keys() | self._unfolded
+        for scope, key in GuardQueries(tx).list_tallied_guards():
+            if scope == "dependency":
+                keys.add(key)
+        for row in GuardQueries(tx).list_guards(active_only=True):
+            if row.scope == "dependency":
+                keys.add(row.key)
+        return keys
+
+    @property
+    def has_pending(self) -> bool:
+        """True if there are counts that were not folded yet."""
+        return bool(self._pending or self._unfolded)
 
     def take_pending(self) -> dict[str, DependencyTally]:
         """Return and clear what was not flushed yet. Another thread may continue to count."""
@@ -489,8 +487,10 @@ def _has_probe_passed(ending: Ending, key: str) -> bool | None:
         if ending.lease.kind != PROBE_KIND:
             return True
         return bool(json.loads(outcome.result or "{}").get("healthy"))
+    if outcome.ended in {Ended.RETRY, Ended.LOST}:
+        return False  # a probe that kills its process must not be repeated at once
     held = outcome.ended is Ended.HELD and outcome.dependency == key
-    if held or outcome.ended is Ended.RETRY or _is_dependency_failure(ending, probe=True):
+    if held or _is_dependency_failure(ending, probe=True):
         return False
     return None
 
@@ -520,8 +520,24 @@ def _has_failed(ending: Ending) -> bool:
     return ending.outcome.ended is Ended.FAILED and not ending.outcome.final
 
 
-def _used_keys(lease: Lease) -> list[str]:
-    return [key for key in lease.uses.split(",") if key]
+def _suspect_keys(ending: Ending) -> list[str]:
+    """Return the dependencies that an ending counts for.
+
+    A failure that names exactly one of several dependencies, for example in a host name, counts
+    for that one alone.
+    """
+    keys = split_uses(ending.lease.uses)
+    failure = ending.outcome.failure
+    if len(keys) < 2 or failure is None:
+        return keys
+    private = failure.private
+    text = f"{private.get('message', '')} {private.get('detail', '')}".lower()
+    named = [key for key in keys if _names_key(text, key.lower())]
+    return named if len(named) == 1 else keys
+
+
+def _names_key(text: str, key: str) -> bool:
+    return re.search(rf"(?<![a-z0-9]){re.escape(key)}(?![a-z0-9])", text) is not None
 
 
 def _add_tallies(first: Tallies, second: Tallies) -> dict[str, DependencyTally]:
@@ -532,9 +548,11 @@ def _add_tallies(first: Tallies, second: Tallies) -> dict[str, DependencyTally]:
 
 
 def _count_running(tx: Transaction, key: str) -> int:
-    return sum(
-        count for _, uses, count in GuardQueries(tx).count_running() if key in uses.split(",")
-    )
+    running = 0
+    for _, uses, count in GuardQueries(tx).count_running():
+        if key in split_uses(uses):
+            running += count
+    return running
 
 
 def close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> None:
@@ -543,151 +561,19 @@ def close_gates(tx: Transaction, decisions: Iterable[Decision], now: Micros) -> 
     In one order for all transactions, so that they cannot deadlock. Of several holds of one
     dependency, the last in that order counts.
     """
-    requests = sorted(
-        {
-            (*decision.hold, "handler" if decision.failure is None else "hint")
-            for decision in decisions
-            if decision.hold is not None
-        }
-    )
-    last = {key: (until, reason, actor) for key, until, reason, actor in requests}
-    for key, (until, reason, actor) in last.items():
-        GuardQueries(tx).close_gate(Gate("dependency", key, now, until, reason, actor))
-        data = {"dependency": key, "until": until, "reason": reason}
-        EventQueries(tx).write_events(
-            [NewEvent(EventType.DEPENDENCY_OPENED, actor=actor, data=data)]
-        )
-
-
-# --- Kinds ---
-
-KIND_BREAKER_ACTOR = "guard"  # actor of holds that a kind breaker makes itself
-MAX_SUCCESSES_SEARCHED = 10_000  # the newest, of all kinds
-
-
-load_kind_state = lru_cache(maxsize=512)(parse_kind_state)
-
-
-@dataclass
-class KindObserver:
-    """Counts dead jobs per kind and cause, and holds a kind for the whole fleet."""
-
-    config: KindBreakerConfig = DEFAULT_KIND_BREAKER
-
-    def observe(
-        self,
-        tx: Transaction,
-        endings: Sequence[Ending],
-        decisions: Sequence[Decision],
-        now: Micros,
-    ) -> dict[Fence, str]:
-        """Count dead jobs.
-
-        Return, for each attempt that died of the cause for which its kind is held, the kind. Such
-        a job is not charged.
-        """
-        if not self.config.jobs:
-            return {}
-        deaths = _count_deaths(endings, decisions, now)
-        if not deaths:
-            return {}
-        worked = {ending.lease.kind for ending in endings if ending.outcome.ended is Ended.RETURNED}
-        uncharged: dict[Fence, str] = {}
-        for kind, by_fence in sorted(deaths.items()):
-            held = self.fold(tx, kind, list(by_fence.values()), now, worked=kind in worked)
-            if held is None:
-                continue
-            for fence, death in by_fence.items():
-                if death.fingerprint == held.fingerprint:
-                    uncharged[fence] = kind
-        return uncharged
-
-    def fold(
-        self,
-        tx: Transaction,
-        kind: str,
-        deaths: Sequence[KindDeath],
-        now: Micros,
-        *,
-        worked: bool = False,
-    ) -> KindHold | None:
-        """Fold deaths into the state of a kind. Return for which cause it is held.
-
-        If another worker has locked the state, the deaths are stored for it.
-        """
-        name = ("kind", kind)
-        row = GuardQueries(tx).lock_guard(name)
-        if row is None:
-            if deaths:
-                GuardQueries(tx).append_tally(name, json.dumps(deaths, separators=(",", ":")))
-            return None
-        stored = [
-            death for body in GuardQueries(tx).take_tallies(name) for death in parse_deaths(body)
-        ]
-        before = load_kind_state(row.body)
-        if before.held is not None:
-            return before.held
-        after = kind_breaker.add_deaths(before, [*stored, *deaths], self.config, now)
-        if worked:
-            after = kind_breaker.judge_streaks(after, LastSuccess(now, now), self.config, now)
-        elif kind_breaker.is_suspicious(after, self.config, now):
-            success = LastSuccess(*GuardQueries(tx).find_last_success(kind, MAX_SUCCESSES_SEARCHED))
-            after = kind_breaker.judge_streaks(after, success, self.config, now)
-        write_kind_state(tx, row, after)
-        if after.held is not None:
-            _hold_kind(tx, kind, after.held, now)
-        return after.held
-
-    def find_pending_kinds(self, tx: Transaction) -> list[str]:
-        """Return kinds with stored deaths to fold."""
-        if not self.config.jobs:
-            return []
-        return sorted(
-            kind for scope, kind in GuardQueries(tx).list_tallied_guards() if scope == "kind"
-        )
-
-    def fold_pending(self, tx: Transaction, kinds: Iterable[str], now: Micros) -> None:
-        for kind in kinds:
-            self.fold(tx, kind, (), now)
-
-
-def _count_deaths(
-    endings: Sequence[Ending], decisions: Sequence[Decision], now: Micros
-) -> dict[str, dict[Fence, KindDeath]]:
-    """Return the deaths that count, by kind and attempt."""
-    deaths: dict[str, dict[Fence, KindDeath]] = {}
-    for ending, decision in zip(endings, decisions, strict=True):
-        if decision.verb is not Verb.DIE:
-            continue
-        death = kind_breaker.count_death(ending.lease, decision, now)
-        if death is not None:
-            deaths.setdefault(ending.lease.kind, {})[ending.lease.fence] = death
-    return deaths
-
-
-def build_kind_observer(guards: GuardSection) -> KindObserver:
-    """Build the observer from the settings `guards.same_cause*`."""
-    config = KindBreakerConfig(guards.same_cause, guards.same_cause_owners, guards.same_cause_alone)
-    return KindObserver(config)
-
-
-def write_kind_state(tx: Transaction, row: GuardRow, state: KindState) -> None:
-    """Write the state of a kind. Claims read only its gate, so the guard is never active."""
-    GuardQueries(tx).update_guard(row._replace(active=False, body=state.to_json()))
-
-
-def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:
-    GuardQueries(tx).close_gate(Gate("kind", kind, now, None, held.reason, KIND_BREAKER_ACTOR))
-    hold_data = {"kind": kind, "reason": held.reason}
-    alert_data: dict[str, Any] = {"kind": kind, **held._asdict()}
-    EventQueries(tx).write_events(
-        [
-            NewEvent(EventType.KIND_HELD, actor=KIND_BREAKER_ACTOR, data=hold_data),
-            NewEvent(
-                EventType.ALERT_FIRED, job_id=held.job, actor=KIND_BREAKER_ACTOR, data=alert_data
-            ),
-        ]
-    )
+    requests = set()
+    for decision in decisions:
+        if decision.hold is not None:
+            actor = "handler" if decision.failure is None else "hint"
+            requests.add((*decision.hold, actor))
+    gates = {}
+    for key, until, reason, actor in sorted(requests):
+        gates[key] = Gate("dependency", key, now, until, reason, actor)
+    for key, gate in gates.items():
+        GuardQueries(tx).close_gate(gate)
+        data = {"dependency": key, "until": gate.until, "reason": gate.reason}
+        event = NewEvent(EventType.DEPENDENCY_OPENED, actor=gate.actor, data=data)
+        EventQueries(tx).write_events([event])
 
 
 # --- Chore ---

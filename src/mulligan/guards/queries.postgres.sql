@@ -5,6 +5,11 @@
 -- Count running jobs by queue and dependencies.
 SELECT queue, uses, count(*) FROM {p}job WHERE state = 'running' GROUP BY queue, uses
 
+-- name: list_running_groups
+-- Count running jobs by worker, queue and kind, with the start of the first.
+SELECT worker, queue, kind, count(*), min(started_at) FROM {p}job WHERE state = 'running'
+GROUP BY worker, queue, kind ORDER BY 4 DESC, 1, 2, 3 LIMIT :limit
+
 -- name: count_waiting_by_lane
 -- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
 WITH RECURSIVE {part:lanes_with_jobs}
@@ -13,7 +18,7 @@ SELECT lane, run_at,
                          AND due.priority = found.priority AND due.run_at <= :at_time LIMIT :cap) AS few),
   (SELECT count(*) FROM (SELECT 1 FROM {p}job AS later WHERE later.state = 'queued' AND later.lane = found.lane
                          AND later.priority = found.priority AND later.run_at > :at_time LIMIT :cap) AS few)
-FROM found LIMIT :limit
+FROM found WHERE place > 0
 
 -- name: take_tallies
 -- Take and delete the tallies of one guard, in the order in which they were written.
@@ -60,7 +65,7 @@ WHERE meter.scope = spent.scope AND meter.key = spent.key
 -- fragment: due_jobs
 -- The first due jobs of the lanes in `wanted`, at most :depth of each (lane, priority).
 -- One range scan of job_for_claim per lane and priority: jobs that are due later are never read.
--- `since` skips the index entries of jobs that were claimed lately, which are many if jobs are short.
+-- `since` skips the index entries of jobs that were claimed recently, which are many if jobs are short.
 wanted CROSS JOIN LATERAL (
   SELECT job.priority, job.run_at, job.id, job.lane FROM {p}job AS job
   WHERE job.state = 'queued' AND job.lane = wanted.lane AND job.priority = CAST(wanted.priority AS integer)
@@ -69,18 +74,29 @@ wanted CROSS JOIN LATERAL (
 ) AS due
 
 -- fragment: lanes_with_jobs
--- List every lane and priority that has queued jobs, with the first run_at.
+-- List lanes and priorities that have queued jobs, with the first run_at, behind a position.
 -- A recursive query makes one index probe per lane and priority, however many jobs there are.
+-- The first row is the position; `place` bounds the recursion, whatever else reads its rows.
 found AS (
-  (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
+  SELECT CAST(:after_lane AS text) COLLATE "C" AS lane, CAST(:after_priority AS integer) AS priority,
+         CAST(NULL AS bigint) AS run_at, 0 AS place
   UNION ALL
-  SELECT nxt.lane, nxt.priority, nxt.run_at
+  SELECT nxt.lane, nxt.priority, nxt.run_at, found.place + 1
   FROM found CROSS JOIN LATERAL (
     SELECT lane, priority, run_at FROM {p}job
     WHERE state = 'queued' AND (lane, priority) > (found.lane, found.priority)
     ORDER BY lane, priority, run_at LIMIT 1
   ) AS nxt
+  WHERE found.place < :max_lanes
 )
+
+-- fragment: claim_context
+-- What every claim must know: clock, gates, limits, active guards, and the lanes in `found`.
+SELECT 'now', NULL, NULL, {p}now_us(), NULL, NULL, NULL
+UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
+UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
+UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
+UNION ALL SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found WHERE place > 0
 
 -- name: read_claim_state
 -- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
@@ -89,12 +105,33 @@ WITH RECURSIVE {part:lanes_with_jobs}, wanted AS (
   SELECT found.lane, found.priority, found.run_at AS since FROM found
   JOIN unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) AS expected(lane, priority)
     ON expected.lane = found.lane AND expected.priority = found.priority
+  WHERE found.place > 0
 )
-SELECT 'now', NULL, NULL, {p}now_us(), NULL, NULL, NULL
-UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
-UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
-UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
-UNION ALL (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :max_lanes)
+{part:claim_context}
+UNION ALL SELECT 'job', due.lane, due.id, due.priority, due.run_at, NULL, NULL FROM {part:due_jobs}
+
+-- name: read_claim_state_partly
+-- Read what a claim must know if there are too many lanes to read all of them: those behind a
+-- position, those that this worker knows, and those of jobs that have become ready or will next.
+-- Also read the due jobs of the first :expected known lanes.
+WITH RECURSIVE {part:lanes_with_jobs}, known AS MATERIALIZED (
+  SELECT listed.lane COLLATE "C" AS lane, listed.priority, listed.place, first_job.run_at
+  FROM unnest(CAST(:lanes AS text[]), CAST(:priorities AS bigint[])) WITH ORDINALITY AS listed(lane, priority, place)
+  CROSS JOIN LATERAL (
+    SELECT run_at FROM {p}job
+    WHERE state = 'queued' AND lane = listed.lane AND priority = CAST(listed.priority AS integer)
+    ORDER BY lane, priority, run_at LIMIT 1
+  ) AS first_job
+), wanted AS (
+  SELECT lane, priority, run_at AS since FROM known WHERE place <= :expected
+)
+{part:claim_context}
+UNION ALL SELECT 'known', lane, NULL, priority, run_at, NULL, NULL FROM known
+UNION ALL (SELECT 'ready', lane, NULL, priority, ready_at, NULL, NULL FROM {p}job
+           WHERE state = 'queued' AND ready_at > 0 AND ready_at > :ready_since AND ready_at <= {p}now_us()
+           ORDER BY ready_at LIMIT :max_ready)
+UNION ALL (SELECT 'upcoming', lane, NULL, priority, ready_at, NULL, NULL FROM {p}job
+           WHERE state = 'queued' AND ready_at > 0 AND ready_at > {p}now_us() ORDER BY ready_at LIMIT :max_upcoming)
 UNION ALL SELECT 'job', due.lane, due.id, due.priority, due.run_at, NULL, NULL FROM {part:due_jobs}
 
 -- name: list_due_jobs

@@ -11,20 +11,24 @@ from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
 from mulligan.core.job import (
+    ALL_LANES,
     Candidate,
     ClaimState,
     Gate,
     GuardRow,
+    LaneEntry,
     LaneRef,
+    LaneWindow,
     Limit,
     LimitKey,
     LimitRow,
+    ReadyWindow,
     TokenBucket,
 )
 from mulligan.storage.base import Queries
 from mulligan.storage.statements import SqlDialect
 
-MAX_LANES = 2000 * 19  # pairs of lane and priority that a claim reads
+LAST_TIME: Micros = 2**63 - 1
 
 
 class LaneDepthRow(NamedTuple):
@@ -36,20 +40,71 @@ class LaneDepthRow(NamedTuple):
     later: int
 
 
+class TrialJobRow(NamedTuple):
+    """A job that is tried while its kind is held, and how the attempt of the trial ended."""
+
+    token: int
+    owner: str
+    state: str
+    ended: str | None
+    code: str | None
+
+
+class RunningGroup(NamedTuple):
+    """Running jobs of one kind on one worker."""
+
+    worker: str
+    queue: str
+    kind: str
+    jobs: int
+    since: Micros  # start of the one that has run longest
+
+
 class GuardQueries(Queries):
     """Statements about gates, limits and guards, in a transaction."""
 
-    def read_claim_state(self, expected: Sequence[LaneRef] = (), depth: int = 0) -> ClaimState:
+    def read_claim_state(
+        self, expected: Sequence[LaneRef] = (), depth: int = 0, window: LaneWindow = ALL_LANES
+    ) -> ClaimState:
         """Read what a claim must know: clock, gates, limits, guards and lanes with jobs.
 
         Also list the due jobs of the `expected` lanes, like `list_due_jobs`: a claim that guesses
         its lanes saves a round trip.
         """
         if self.tx.dialect == SqlDialect.SQLITE:
-            state = _parse_claim_state(self.tx.rows("read_claim_state", max_lanes=MAX_LANES))
-            return state._replace(candidates=self.list_due_jobs(expected, depth))
-        params = self._lane_params(expected, depth) | {"max_lanes": MAX_LANES}
+            rows = self.tx.rows("read_claim_state", **_window_params(window))
+            candidates = self.list_due_jobs(expected, depth)
+            return _parse_claim_state(rows)._replace(candidates=candidates)
+        params = self._lane_params(expected, depth) | _window_params(window)
         return _parse_claim_state(self.tx.rows("read_claim_state", len(expected) * depth, **params))
+
+    def read_claim_state_partly(
+        self, expected: Sequence[LaneRef], depth: int, window: LaneWindow, ready: ReadyWindow
+    ) -> ClaimState:
+        """Read what a claim must know if there are too many lanes to read all of them.
+
+        Like `read_claim_state`, and in addition the lanes in `ready` and those expected.
+        """
+        known = [*expected, *ready.known]
+        if self.tx.dialect == SqlDialect.SQLITE:
+            state = self.read_claim_state(expected, depth, window)
+            return state._replace(
+                known=self._list_known_lanes(known),
+                ready=self._list_ready_lanes(ready.since, state.now, ready.max_ready),
+                upcoming=self._list_ready_lanes(state.now, LAST_TIME, ready.max_upcoming),
+            )
+        params = self._lane_params(known, depth) | _window_params(window)
+        params |= {"expected": len(expected), "ready_since": ready.since}
+        params |= {"max_ready": ready.max_ready, "max_upcoming": ready.max_upcoming}
+        return _parse_claim_state(self.tx.rows("read_claim_state_partly", **params))
+
+    def _list_known_lanes(self, lanes: Sequence[LaneRef]) -> list[LaneEntry]:
+        if not lanes:
+            return []
+        return self.tx.rows("list_known_lanes", lanes=self.tx.array_param(lanes))
+
+    def _list_ready_lanes(self, since: Micros, until: Micros, limit: int) -> list[LaneEntry]:
+        return self.tx.rows("list_ready_lanes", since=since, until=until, limit=limit)
 
     def list_due_jobs(self, lanes: Sequence[LaneRef], depth: int) -> list[Candidate]:
         """List the first due jobs of each lane and priority, at most `depth` of each.
@@ -75,7 +130,7 @@ class GuardQueries(Queries):
 
     def list_gates(self) -> list[Gate]:
         """List all closed gates."""
-        return [Gate._make(row) for row in self.tx.rows("list_gates")]
+        return self.list_rows(Gate, "list_gates")
 
     def close_gate(self, gate: Gate) -> None:
         """Close a queue, kind or dependency. A gate that is closed for longer stays so."""
@@ -87,7 +142,7 @@ class GuardQueries(Queries):
 
     def list_limits(self) -> list[LimitRow]:
         """List the limits that operators have set."""
-        return [LimitRow._make(row) for row in self.tx.rows("list_limits")]
+        return self.list_rows(LimitRow, "list_limits")
 
     def set_limit(self, row: LimitRow) -> None:
         """Set a limit that overrides the declared one."""
@@ -135,6 +190,10 @@ class GuardQueries(Queries):
         """Count the running jobs by (queue, dependencies)."""
         return [(row[0], row[1], row[2]) for row in self.tx.rows("count_running")]
 
+    def list_running_groups(self, limit: int) -> list[RunningGroup]:
+        """List running jobs by worker, queue and kind, the largest groups first."""
+        return self.list_rows(RunningGroup, "list_running_groups", limit=limit)
+
     def count_waiting(self, lane: str, priority: int, now: Micros, cap: int) -> tuple[int, int]:
         """Count the queued jobs of a lane: due, and due later. Each count stops at `cap`."""
         rows = self.tx.rows("count_waiting", lane=lane, priority=priority, at_time=now, cap=cap)
@@ -143,10 +202,8 @@ class GuardQueries(Queries):
 
     def count_waiting_by_lane(self, now: Micros, cap: int, limit: int) -> list[LaneDepthRow]:
         """Count waiting jobs of at most `limit` lanes. Each count stops at `cap`."""
-        return [
-            LaneDepthRow._make(row)
-            for row in self.tx.rows("count_waiting_by_lane", at_time=now, cap=cap, limit=limit)
-        ]
+        window = _window_params(LaneWindow(max_lanes=limit))
+        return self.list_rows(LaneDepthRow, "count_waiting_by_lane", at_time=now, cap=cap, **window)
 
     def list_guards(self, *, active_only: bool = False) -> list[GuardRow]:
         """List all guards, or only those that restrict claims."""
@@ -186,6 +243,10 @@ class GuardQueries(Queries):
         """True if this attempt is running."""
         return bool(self.tx.rows("is_running", id=job_id, token=token))
 
+    def get_trial_job(self, job_id: str, token: int) -> TrialJobRow | None:
+        """Read a job that is tried. `token`: of the attempt of the trial."""
+        return self.first_row(TrialJobRow, "get_trial_job", id=job_id, token=token)
+
     def find_last_success(self, kind: str, limit: int) -> tuple[Micros | None, Micros]:
         """Return when a job of this kind last succeeded, and how far back was looked.
 
@@ -195,7 +256,8 @@ class GuardQueries(Queries):
         if found:
             return found[0][0], found[0][0]
         oldest = self.tx.rows("find_nth_success", n=limit - 1)
-        return None, oldest[0][0] if oldest else 0
+        searched_from = oldest[0][0] if oldest else 0
+        return None, searched_from
 
 
 def _parse_guard(row: tuple[Any, ...]) -> GuardRow:
@@ -203,19 +265,24 @@ def _parse_guard(row: tuple[Any, ...]) -> GuardRow:
     return GuardRow(scope, key, version, bool(active), body)
 
 
+def _window_params(window: LaneWindow) -> dict[str, Any]:
+    lane, priority = window.after
+    return {"after_lane": lane, "after_priority": priority, "max_lanes": window.max_lanes}
+
+
 def _parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
     """Build a ClaimState from the rows of `read_claim_state`, which have different types."""
     now = 0
     gates = []
-    lanes = []
+    lanes: dict[str, list[LaneEntry]] = {"lane": [], "known": [], "ready": [], "upcoming": []}
     guards = []
     candidates = []
     limits: dict[LimitKey, tuple[Micros | None, Limit]] = {}
     for row_type, name, key, first, second, text, actor in rows:
         if row_type == "job":
             candidates.append(Candidate(first, second, key, name))
-        elif row_type == "lane":
-            lanes.append((name, first, second))
+        elif row_type in lanes:
+            lanes[row_type].append((name, first, second))
         elif row_type == "gate":
             gates.append(Gate(name, key, first, second, text, actor))
         elif row_type == "guard":
@@ -228,4 +295,5 @@ def _parse_claim_state(rows: Iterable[Sequence[Any]]) -> ClaimState:
     in_force = {
         key: limit for key, (until, limit) in limits.items() if until is None or until > now
     }
-    return ClaimState(now, gates, in_force, lanes, guards, candidates)
+    all_lanes, known, ready, upcoming = lanes.values()
+    return ClaimState(now, gates, in_force, all_lanes, guards, candidates, known, ready, upcoming)

@@ -22,7 +22,7 @@ DELETE FROM {p}gate WHERE scope = :scope AND key = :key RETURNING key
 
 -- name: list_limits
 -- List the limits that operators set.
-SELECT {LimitRow} FROM {p}limits
+SELECT {LimitRow} FROM {p}limits ORDER BY scope, key
 
 -- name: set_limit
 -- Set or replace the limit of a queue or dependency.
@@ -79,6 +79,12 @@ SELECT DISTINCT scope, key FROM {p}tally
 -- name: set_probe_time
 -- Store when the breaker probes a dependency next.
 UPDATE {p}gate SET probe_at = :probe_at WHERE scope = :scope AND key = :key
+
+-- name: get_trial_job
+-- Read a job of a held kind that is tried, and the attempt of the trial.
+SELECT job.token, job.owner, job.state, attempt.ended, attempt.code
+FROM {p}job AS job LEFT JOIN {p}attempt AS attempt ON attempt.job_id = job.id AND attempt.token = :token
+WHERE job.id = :id
 
 -- name: is_running
 -- Test whether an attempt is still running.

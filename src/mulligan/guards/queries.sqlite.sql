@@ -5,24 +5,20 @@
 -- Count running jobs by queue and dependencies. INDEXED BY: SQLite would scan the table.
 SELECT queue, uses, count(*) FROM {p}job INDEXED BY {p}job_for_sweep WHERE state = 'running' GROUP BY queue, uses
 
+-- name: list_running_groups
+-- Count running jobs by worker, queue and kind, with the start of the first. INDEXED BY: SQLite would scan the table.
+SELECT worker, queue, kind, count(*), min(started_at) FROM {p}job INDEXED BY {p}job_for_sweep WHERE state = 'running'
+GROUP BY worker, queue, kind ORDER BY 4 DESC, 1, 2, 3 LIMIT :limit
+
 -- name: count_waiting_by_lane
 -- Count the queued jobs of every lane: due now, and due later. Counting stops at the cap.
-WITH RECURSIVE found (lane, priority, run_at) AS (
-  SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
-  UNION ALL
-  SELECT nxt.lane, nxt.priority, nxt.run_at
-  FROM found JOIN {p}job AS nxt ON nxt.rowid = COALESCE(
-    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane = found.lane AND priority > found.priority
-     ORDER BY priority, run_at LIMIT 1),
-    (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane > found.lane ORDER BY lane, priority, run_at LIMIT 1)
-  )
-)
+WITH RECURSIVE {part:lanes_with_jobs}
 SELECT lane, run_at,
   (SELECT count(*) FROM (SELECT 1 FROM {p}job AS due WHERE due.state = 'queued' AND due.lane = found.lane
                          AND due.priority = found.priority AND due.run_at <= :at_time LIMIT :cap)),
   (SELECT count(*) FROM (SELECT 1 FROM {p}job AS later WHERE later.state = 'queued' AND later.lane = found.lane
                          AND later.priority = found.priority AND later.run_at > :at_time LIMIT :cap))
-FROM found LIMIT :limit
+FROM found WHERE place > 0
 
 -- name: take_tallies
 -- Take and delete the tallies of one guard.
@@ -66,25 +62,44 @@ FROM (
 ) AS spent
 WHERE {p}meter.scope = spent.scope AND {p}meter.key = spent.key
 
--- name: read_claim_state
--- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
+-- fragment: lanes_with_jobs
+-- List lanes and priorities that have queued jobs, with the first run_at, behind a position.
 -- The recursive query makes two index probes per lane and priority, however many jobs there are.
 -- SQLite would scan a whole lane for a single condition such as (lane, priority) > (...).
-WITH RECURSIVE found (lane, priority, run_at) AS (
-  SELECT * FROM (SELECT lane, priority, run_at FROM {p}job WHERE state = 'queued' ORDER BY lane, priority, run_at LIMIT 1)
+found (lane, priority, run_at, place) AS (
+  SELECT :after_lane, :after_priority, NULL, 0
   UNION ALL
-  SELECT nxt.lane, nxt.priority, nxt.run_at
+  SELECT nxt.lane, nxt.priority, nxt.run_at, found.place + 1
   FROM found JOIN {p}job AS nxt ON nxt.rowid = COALESCE(
     (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane = found.lane AND priority > found.priority
      ORDER BY priority, run_at LIMIT 1),
     (SELECT rowid FROM {p}job WHERE state = 'queued' AND lane > found.lane ORDER BY lane, priority, run_at LIMIT 1)
   )
+  WHERE found.place < :max_lanes
 )
+
+-- name: read_claim_state
+-- Read everything a claim must know: clock, gates, limits, active guards and lanes with jobs.
+WITH RECURSIVE {part:lanes_with_jobs}
 SELECT 'now', NULL, NULL, :now, NULL, NULL, NULL
 UNION ALL SELECT 'gate', scope, key, since, until, reason, actor FROM {p}gate
 UNION ALL SELECT 'limit', scope, key, concurrency, until, CAST(rate AS text), NULL FROM {p}limits
 UNION ALL SELECT 'guard', scope, key, version, NULL, body, NULL FROM {p}guard WHERE active
-UNION ALL SELECT * FROM (SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found LIMIT :max_lanes)
+UNION ALL SELECT 'lane', lane, NULL, priority, run_at, NULL, NULL FROM found WHERE place > 0
+
+-- name: list_known_lanes
+-- Read the first run_at of lanes and priorities. Those without queued jobs are left out.
+SELECT lane, priority, first FROM (
+  SELECT json_extract(value, '$[0]') AS lane, json_extract(value, '$[1]') AS priority,
+    (SELECT run_at FROM {p}job WHERE state = 'queued' AND lane = json_extract(value, '$[0]')
+       AND priority = json_extract(value, '$[1]') ORDER BY run_at LIMIT 1) AS first
+  FROM json_each(:lanes)
+) WHERE first IS NOT NULL
+
+-- name: list_ready_lanes
+-- List the lanes of jobs that became ready within a time, the first ones first.
+SELECT lane, priority, ready_at FROM {p}job INDEXED BY {p}job_for_ready
+WHERE state = 'queued' AND ready_at > :since AND ready_at <= :until ORDER BY ready_at LIMIT :limit
 
 -- name: list_due_jobs
 -- List the next due jobs of one lane and priority.

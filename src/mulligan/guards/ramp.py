@@ -113,21 +113,24 @@ def _settling_time(ramp: Ramp) -> Micros:
 
 def _cut(ramp: Ramp, count: float, failed_share: float, now: Micros) -> Ramp:
     factor = max(MIN_CUT_FACTOR, CUT_FACTOR - failed_share)
-    overload = failed_share < OUTAGE_SHARE or ramp.calm_intervals < REPEAT_INTERVALS
+    is_overload = failed_share < OUTAGE_SHARE or ramp.calm_intervals < REPEAT_INTERVALS
+    overload_rate = ramp.rate if is_overload else ramp.overload_rate
     evaluated = _reset_outcomes(ramp, count, now + _settling_time(ramp))
     return evaluated._replace(
         rate=max(ramp.rate * factor, _min_rate(ramp.interval)),
-        overload_rate=ramp.rate if overload else ramp.overload_rate,
+        overload_rate=overload_rate,
         unused_intervals=0,
         calm_intervals=0,
     )
 
 
 def _grow(ramp: Ramp, count: float, now: Micros) -> Ramp:
-    forget = ramp.calm_intervals >= FORGET_INTERVALS and ramp.rate < FORGET_RATE
+    overload_rate = ramp.overload_rate
+    if ramp.calm_intervals >= FORGET_INTERVALS and ramp.rate < FORGET_RATE:
+        overload_rate = None
     evaluated = _reset_outcomes(ramp, count, now)._replace(
         calm_intervals=ramp.calm_intervals + 1,
-        overload_rate=None if forget else ramp.overload_rate,
+        overload_rate=overload_rate,
     )
     allowed = ramp.rate * (now - ramp.evaluated_at) / SECOND
     if count < MIN_USED_SHARE * allowed:

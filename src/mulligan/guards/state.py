@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
@@ -147,7 +148,8 @@ NEW_GUARD = GuardState()
 _STORED_AS_IS = tuple(name for name in GuardState.__slots__ if name != "ramp")
 
 
-def parse_guard(text: str) -> GuardState:
+@lru_cache(maxsize=512)
+def load_guard(text: str) -> GuardState:
     """Parse a stored guard.
 
     Fields of a newer version are ignored. An unreadable guard is new: it learns again.

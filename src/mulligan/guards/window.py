@@ -54,6 +54,9 @@ class DependencyTally(NamedTuple):
 
     def add(self, other: DependencyTally) -> DependencyTally:
         """Return the sum of two tallies."""
+        times = self.times
+        if other.times:
+            times = merge_histograms(times, other.times)
         return DependencyTally(
             self.ok + other.ok,
             self.failed + other.failed,
@@ -63,7 +66,7 @@ class DependencyTally(NamedTuple):
             self.retry_ok + other.retry_ok,
             self.retried + other.retried,
             _merge_job_ids(self.jobs, other.jobs),
-            merge_histograms(self.times, other.times) if other.times else self.times,
+            times,
             other.verdict or self.verdict,
         )
 
@@ -296,7 +299,9 @@ def explain_outage(
 
 
 def _format_calls(failed: float, ok: float) -> str:
-    return f"{max(1, round(failed)):,} of {max(1, round(failed + ok)):,} calls"
+    failed_calls = max(1, round(failed))
+    calls = max(1, round(failed + ok))
+    return f"{failed_calls:,} of {calls:,} calls"
 
 
 def probability_above(failed: float, ok: float, share: float) -> float:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import errno
 import ipaddress
+import os
 import signal
 import socket
 import sys
@@ -29,11 +30,13 @@ from mulligan.app.background import stop_at_end_of_stdin
 from mulligan.app.mulligan import Mulligan
 from mulligan.config import Settings, read_settings
 from mulligan.core.errors import ConfigError, NotFound, Refused, SchemaError, StoreUnavailable
+from mulligan.core.settings import PASSED_SETTINGS
 from mulligan.failures.redact import remove_secrets
 from mulligan.http.api import create_api
 from mulligan.http.api.auth import ApiContext
-from mulligan.http.api.problems import Problem
+from mulligan.http.api.responses import Problem
 from mulligan.http.dashboard.actions import ActionScreens
+from mulligan.http.dashboard.dependencies import DependencyScreens
 from mulligan.http.dashboard.failures import FailureScreens
 from mulligan.http.dashboard.history import HistoryScreens
 from mulligan.http.dashboard.insight import DoctorScreen, InsightScreens
@@ -42,6 +45,7 @@ from mulligan.http.dashboard.notifications import NotificationScreens
 from mulligan.http.dashboard.overview import OverviewScreen
 from mulligan.http.dashboard.policies import PolicyScreens
 from mulligan.http.dashboard.queues import QueueScreens
+from mulligan.http.dashboard.releases import ReleaseScreens
 from mulligan.http.dashboard.renderer import (
     LiveStream,
     Renderer,
@@ -76,23 +80,28 @@ SCREENS: tuple[type, ...] = (
     FailureScreens,
     BatchScreens,
     QueueScreens,
+    DependencyScreens,
     HistoryScreens,
     ActionScreens,
     StatusScreens,
     NotificationScreens,
     InsightScreens,
+    ReleaseScreens,
     PolicyScreens,
     DoctorScreen,
 )
 MENU = build_menu(SCREENS)
 
 
-def create_app(served: Settings | Mulligan) -> FastAPI:
+def create_app(served: Settings | Mulligan | StoreOpener) -> FastAPI:
     """Build the dashboard and the API of a database (settings) or of an app to mount elsewhere."""
-    settings = served.settings if isinstance(served, Mulligan) else served
-    opener = StoreOpener(settings)
-    runner = VisitorRunner(settings, opener)
-    api = create_api(served, opener)
+    if isinstance(served, Settings):
+        served = StoreOpener(served, follow_apps=True)
+    is_own_server = isinstance(served, StoreOpener)
+    opener = served if isinstance(served, StoreOpener) else StoreOpener(served.settings)
+    settings = opener.settings
+    runner = VisitorRunner(opener)
+    api = create_api(served)
     context: ApiContext = api.state.context
 
     @asynccontextmanager
@@ -107,7 +116,7 @@ def create_app(served: Settings | Mulligan) -> FastAPI:
     )
     app.state.context = context
     # Our own server on loopback: only people on this machine can reach it.
-    is_local_server = served is settings and is_loopback_host(settings.web.host)
+    is_local_server = is_own_server and is_loopback_host(settings.web.host)
     context.show_database_errors = is_local_server and not settings.web.public_url
     public_host = urlsplit(settings.web.public_url).netloc
     app.add_middleware(SecurityMiddleware, any_host=not is_local_server, public_host=public_host)
@@ -135,10 +144,12 @@ class ApiAlias:
 def _add_screens(app: FastAPI, renderer: Renderer, context: ApiContext) -> None:
     live = LiveStream(renderer, context.hub)
     app.add_api_route("/live", live.listen, methods=["GET"], response_model=None)
-    routes = [(route, screens) for screens in SCREENS for route in routes_of(screens)]
-    instances = {screens: screens(renderer) for screens in SCREENS}
-    for route, screens in sorted(routes, key=lambda pair: specificity(pair[0])):
-        handler = getattr(instances[screens], route.handler)
+    handlers = []
+    for screens in SCREENS:
+        instance = screens(renderer)
+        for route in routes_of(screens):
+            handlers.append((route, getattr(instance, route.handler)))
+    for route, handler in sorted(handlers, key=lambda pair: specificity(pair[0])):
         methods = list(route.methods)
         app.add_api_route(route.path, handler, methods=methods, response_model=None)
     _add_error_pages(app, ErrorPages(renderer))
@@ -180,8 +191,12 @@ class ErrorPages:
         return self._message(request, 404, "Not found", str(error), advice)
 
     async def refused(self, request: Request, error: Exception) -> Response:
-        advice = "Example of a filter: state:dead kind:render queue:mail"
-        return self._message(request, 400, "Invalid request", str(error), advice)
+        title = "Invalid request"
+        advice = ""
+        if "filter" in request.query_params:
+            title = "This filter is not understood"
+            advice = "Example of a filter: state:dead kind:render queue:mail"
+        return self._message(request, 400, title, str(error), advice)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -194,7 +209,12 @@ class ErrorPages:
     def _message(
         self, request: Request, status: int, title: str, detail: str, advice: str
     ) -> Response:
-        values = {"title": title, "detail": remove_secrets(detail), "advice": advice}
+        values = {
+            "title": title,
+            "detail": remove_secrets(detail),
+            "advice": advice,
+            "filter": request.query_params.get("filter", ""),
+        }
         return self._renderer.page(request, "message.html", "", status, **values)
 
 
@@ -214,10 +234,15 @@ def serve(settings: Settings, *, may_move: bool, leave_with_stdin: bool = False)
 
     `may_move` allows the next free port if the configured one is taken.
     """
+    opener = StoreOpener(settings, follow_apps=True)
+    with contextlib.suppress(StoreUnavailable, SchemaError):  # the page itself will report it
+        opener()
+    settings = opener.settings
     host = check_bind_address(settings)
-    listener = _bind(host, settings.web.port, PORTS_TO_TRY if may_move else 1)
+    ports_to_try = PORTS_TO_TRY if may_move else 1
+    listener = _bind(host, settings.web.port, ports_to_try)
     _configure_logs(settings)
-    app = create_app(settings)
+    app = create_app(opener)
     raise_file_limit()
     # After a clean shutdown uvicorn raises the signal that stopped it again. Ignore it, so that
     # the exit status is 0.
@@ -363,6 +388,12 @@ def _url(listener: socket.socket) -> str:
     return f"http://{host}:{port}/"
 
 
+def _read_settings() -> Settings:
+    """Return the settings that the command line has passed on, or read them."""
+    passed = os.environ.pop(PASSED_SETTINGS, "")
+    return Settings.from_json(passed) if passed else read_settings()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mulligan web")
     parser.add_argument(
@@ -373,7 +404,7 @@ def main() -> int:
     parser.add_argument("--leave-with-stdin", action="store_true", help="stop when stdin is closed")
     args = parser.parse_args()
     try:
-        serve(read_settings(), may_move=args.may_move, leave_with_stdin=args.leave_with_stdin)
+        serve(_read_settings(), may_move=args.may_move, leave_with_stdin=args.leave_with_stdin)
     except (ConfigError, CannotServe) as error:
         sys.stderr.write(f"mulligan: {error}\n")
         return 2 if isinstance(error, ConfigError) else 1

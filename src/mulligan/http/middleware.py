@@ -23,9 +23,6 @@ import h11
 from fastapi import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from mulligan.config import WebSection
-from mulligan.http.api.problems import Problem
-
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -252,7 +249,9 @@ class TokenBuckets:
 
     def peek(self, name: str, now: float | None = None) -> BucketState:
         """Return whether a token is left without taking it."""
-        tokens = self._tokens(name, time.monotonic() if now is None else now)
+        if now is None:
+            now = time.monotonic()
+        tokens = self._tokens(name, now)
         if self.rate and tokens < 1:
             return BucketState(False, math.floor(tokens), (1 - tokens) / self.rate)
         return BucketState(True, math.floor(tokens), 0.0)
@@ -331,59 +330,6 @@ class HeadMiddleware:
 
 
 # --- Rate limits of API keys ---
-
-GUESS_BURST = 100  # wrong keys from one network at once
-GUESS_RATE = 1.0  # and per second
-
-
-class KeyRateLimits:
-    """Limits calls per key and wrong keys per client network. Each process counts for itself."""
-
-    def __init__(self, settings: WebSection) -> None:
-        self._calls = TokenBuckets(settings.rate, settings.burst)
-        self._guesses = TokenBuckets(GUESS_RATE, GUESS_BURST)
-        self._valid_keys = RecentSet()
-
-    def check_guesses(self, request: Request, key_hash: bytes) -> None:
-        """Refuse clients whose network sent too many wrong keys.
-
-        Keys that were valid before pass: a neighbour who guesses must not lock them out.
-        """
-        if key_hash in self._valid_keys:
-            return
-        bucket = self._guesses.peek(client_network(request))
-        if not bucket.allowed:
-            raise _too_many("too many wrong keys from your network", bucket)
-
-    def record_wrong_key(self, request: Request, key_hash: bytes) -> None:
-        self._valid_keys.discard(key_hash)
-        self._guesses.take(client_network(request))
-
-    def record_call(self, request: Request, key_hash: bytes, name: str) -> None:
-        """Count a call of a valid key against the bucket `name`. Raise 429 if it is empty."""
-        self._valid_keys.add(key_hash)
-        bucket = self._calls.take(name)
-        if not self._calls.rate:
-            return
-        request.state.rate_headers = self._headers(bucket)
-        if not bucket.allowed:
-            limit = f"{self._calls.rate:g} requests per second"
-            raise _too_many(f"this key may send {limit} (web.rate, web.burst)", bucket)
-
-    def _headers(self, bucket: BucketState) -> list[tuple[bytes, bytes]]:
-        """Return the fields of draft-ietf-httpapi-ratelimit-headers."""
-        burst = self._calls.burst
-        rate = self._calls.rate
-        window = math.ceil(burst / rate)
-        reset = math.ceil((burst - bucket.left) / rate)
-        policy = f'"key";q={burst};w={window}'
-        state = f'"key";r={bucket.left};t={reset}'
-        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", state.encode())]
-
-
-def _too_many(detail: str, bucket: BucketState) -> Problem:
-    headers = {"retry-after": str(max(1, math.ceil(bucket.wait)))}
-    return Problem(429, "RATE_LIMITED", detail, retryable=True, headers=headers)
 
 
 class RateLimitHeaderMiddleware:

@@ -38,10 +38,7 @@ class InsightQueries(Queries):
 
     def count_insight(self, scope: InsightScope) -> InsightCounts:
         """Count outcomes of the newest jobs, within the limits of `scope`."""
-        bounds = self.tx.rows(
-            "insight_bounds", low=scope.low, jobs=scope.jobs, attempts=scope.attempts
-        )
-        after = max(scope.low, *(bound or "" for bound in bounds[0]))
+        after = self._first_counted_id(scope)
         chosen = {"after": after, "since": scope.since, "kind": scope.kind, "queue": scope.queue}
         attempts = self.tx.rows(
             "insight_attempts", **chosen, age_step=scope.age_step, limit=scope.rows
@@ -50,23 +47,32 @@ class InsightQueries(Queries):
         manual_retries = self.tx.rows("insight_manual_retries", **chosen, limit=scope.rows)
         jobs = self.tx.rows("insight_jobs", **chosen)
         first_successes = sum(row[4] for row in jobs)
+        has_all_rows = len(generations) < scope.rows and len(attempts) < scope.rows
         counts = _group_by_type(attempts)
         return InsightCounts(
             now=self.tx.now(),
             since=scope.since,
             age_step=scope.age_step,
-            truncated=after > scope.low or scope.rows in (len(generations), len(attempts)),
+            truncated=after > scope.low or not has_all_rows,
             jobs=[JobCount(*row[:4]) for row in jobs],
             ended=_count_endings(counts["ended"], first_successes),
-            codes=[CodeCount(row[0], row[1], row[5], row[4]) for row in counts["code"]],
+            codes=[_parse_code(row) for row in counts["code"]],
             failures=[_parse_failure(row) for row in counts["failure"]],
-            trials=[TrialCount._make((*row[:8], int(row[8]))) for row in counts["trial"]],
+            trials=[_parse_trial(row) for row in counts["trial"]],
             generations=[
                 *map(_parse_generation, generations),
                 *_count_first_successes(first_successes),
             ],
             manual_retries=[ManualRetryCount(*row) for row in manual_retries],
         )
+
+    def _first_counted_id(self, scope: InsightScope) -> str:
+        """Return the id above which jobs are counted, so that no limit is exceeded."""
+        rows = self.tx.rows(
+            "insight_bounds", low=scope.low, jobs=scope.jobs, attempts=scope.attempts
+        )
+        bounds: list[str] = [bound for bound in rows[0] if bound is not None]
+        return max([scope.low, *bounds])
 
 
 def _group_by_type(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[list[Any]]]:
@@ -77,15 +83,27 @@ def _group_by_type(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[list[Any]]
     return groups
 
 
+def _parse_code(row: list[Any]) -> CodeCount:
+    cls, code, _, _, hours, jobs, *_ = row
+    return CodeCount(cls, code, jobs, hours)
+
+
+def _parse_trial(row: list[Any]) -> TrialCount:
+    *columns, busy = row
+    return TrialCount._make([*columns, int(busy)])
+
+
 def _parse_failure(row: list[Any]) -> FailureCount:
-    rule, _, verb = row[2].rpartition(" ")
-    return FailureCount(row[0], row[1], rule, verb, row[3], row[5], row[7], int(row[8]))
+    cls, code, rule_and_verb, k, _, failures, _, cost, busy = row
+    rule, _, verb = rule_and_verb.rpartition(" ")
+    return FailureCount(cls, code, rule, verb, k, failures, cost, int(busy))
 
 
 def _count_endings(rows: Sequence[list[Any]], first_successes: int) -> list[EndCount]:
-    attempts = Counter({row[0]: row[5] for row in rows})
-    attempts["returned"] += first_successes
-    return [EndCount(ended, n) for ended, n in sorted(attempts.items()) if n]
+    attempts = Counter({"returned": first_successes})
+    for ended, _, _, _, _, count, *_ in rows:
+        attempts[ended] += count
+    return [EndCount(ended, count) for ended, count in sorted(attempts.items()) if count]
 
 
 def _parse_generation(row: tuple[Any, ...]) -> GenerationCount:

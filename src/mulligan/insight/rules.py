@@ -7,10 +7,11 @@ there is no number.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls
@@ -158,7 +159,7 @@ class Numbers:
 
 def compute_numbers(counts: InsightCounts) -> Numbers:
     """Compute all statistics from the counts of a period."""
-    jobs = _sum_jobs(counts.jobs)
+    jobs = _jobs_by_state(counts.jobs)
     started = _sum_jobs(counts.generations)
     retried_generations = [row for row in counts.generations if row.retried]
     failed_generations = [row for row in counts.generations if row.ms is not None]
@@ -167,8 +168,8 @@ def compute_numbers(counts: InsightCounts) -> Numbers:
     return Numbers(
         since=to_datetime(counts.since),
         until=to_datetime(counts.now),
-        jobs=jobs,
-        pending=_sum_jobs(row for row in counts.jobs if row.state not in ENDED),
+        jobs=jobs.total(),
+        pending=_count_pending(jobs),
         attempts=attempts,
         failed_first=_sum_jobs(failed_generations),
         retry_success=_rescued_share(retried_generations),
@@ -181,7 +182,7 @@ def compute_numbers(counts: InsightCounts) -> Numbers:
         amplification=_ratio(attempts, started),
         retry_cost=retry_cost,
         retry_seconds=sum(row.busy for row in counts.trials) / SECOND,
-        retry_cost_per_job=_ratio(retry_cost, jobs),
+        retry_cost_per_job=_ratio(retry_cost, jobs.total()),
         retry_cost_per_retried=_ratio(retry_cost, _sum_jobs(retried_generations)),
         wasted=_waste_by_class(counts.failures),
         time_to_success=_time_to_success(failed_generations),
@@ -194,8 +195,19 @@ def compute_numbers(counts: InsightCounts) -> Numbers:
 # --- Shares of jobs ---
 
 
-def _sum_jobs(rows: Iterable[JobCount | GenerationCount]) -> int:
+def _sum_jobs(rows: Iterable[GenerationCount]) -> int:
     return sum(row.jobs for row in rows)
+
+
+def _jobs_by_state(rows: Iterable[JobCount]) -> Counter[str]:
+    jobs: Counter[str] = Counter()
+    for row in rows:
+        jobs[row.state] += row.jobs
+    return jobs
+
+
+def _count_pending(jobs: Counter[str]) -> int:
+    return sum(count for state, count in jobs.items() if state not in ENDED)
 
 
 def _ratio(value: float, divisor: int) -> float | None:
@@ -204,18 +216,28 @@ def _ratio(value: float, divisor: int) -> float | None:
 
 def _rescued_share(generations: Iterable[GenerationCount]) -> Share:
     """Return the share of jobs that failed first and then succeeded within a week, unaided."""
-    ended = [row for row in generations if row.ms is not None and row.outcome in SUCCEEDED_OR_DEAD]
-    rescued = [
-        row for row in ended if row.outcome == "succeeded" and (row.ms or 0) <= RESCUE_LIMIT_MS
-    ]
-    return estimate_share(_sum_jobs(rescued), _sum_jobs(ended))
+    rescued = 0
+    ended = 0
+    for row in generations:
+        if row.ms is None or row.outcome not in SUCCEEDED_OR_DEAD:
+            continue
+        ended += row.jobs
+        if row.outcome == "succeeded" and row.ms <= RESCUE_LIMIT_MS:
+            rescued += row.jobs
+    return estimate_share(rescued, ended)
 
 
 def _dead_share(jobs: Iterable[JobCount], *, user_caused: bool) -> Share:
     """Return the share of dead jobs by cause. Held, parked and waiting jobs do not count."""
-    ended = [row for row in jobs if row.state in SUCCEEDED_OR_DEAD]
-    dead = [row for row in ended if row.state == "dead" and (row.cls in USER_CAUSED) is user_caused]
-    return estimate_share(_sum_jobs(dead), _sum_jobs(ended))
+    dead = 0
+    ended = 0
+    for row in jobs:
+        if row.state in SUCCEEDED_OR_DEAD:
+            ended += row.jobs
+        is_users_fault = row.cls in USER_CAUSED
+        if row.state == "dead" and is_users_fault is user_caused:
+            dead += row.jobs
+    return estimate_share(dead, ended)
 
 
 def bound_false_retriable(
@@ -223,29 +245,39 @@ def bound_false_retriable(
 ) -> ShareBounds:
     """Return bounds of the share of retries that had no chance.
 
-    At least the jobs whose last failure was judged not retryable, at most all that died: whether
-    the others would ever have succeeded is unknown.
+    At least the jobs whose last failure was judged not retryable, at most all that died: it is
+    unknown whether the others would ever have succeeded.
     """
-    retried = [row for row in generations if row.cls and row.outcome in SUCCEEDED_OR_DEAD]
-    if cls is not None:
-        retried = [row for row in retried if row.cls == cls]
-    total = _sum_jobs(retried)
-    dead = [row for row in retried if row.outcome == "dead"]
-    hopeless = [row for row in dead if row.hopeless]
-    return ShareBounds(
-        estimate_share(_sum_jobs(hopeless), total), estimate_share(_sum_jobs(dead), total)
-    )
+    hopeless = 0
+    dead = 0
+    retried = 0
+    for row in generations:
+        is_counted = row.cls and cls in {None, row.cls}
+        if not is_counted or row.outcome not in SUCCEEDED_OR_DEAD:
+            continue
+        retried += row.jobs
+        if row.outcome == "dead":
+            dead += row.jobs
+        if row.outcome == "dead" and row.hopeless:
+            hopeless += row.jobs
+    return ShareBounds(estimate_share(hopeless, retried), estimate_share(dead, retried))
 
 
 def _false_permanent_share(manual_retries: Iterable[ManualRetryCount]) -> Share:
-    not_retried = [row for row in manual_retries if row.cls not in RETRYABLE]
-    successes = sum(row.successes for row in not_retried)
-    return estimate_share(successes, sum(row.tries for row in not_retried))
+    successes = 0
+    tries = 0
+    for row in manual_retries:
+        if row.cls not in RETRYABLE:
+            successes += row.successes
+            tries += row.tries
+    return estimate_share(successes, tries)
 
 
 def _unknown_share(failures: Sequence[FailureCount]) -> Share:
-    unknown = sum(row.failures for row in failures if row.cls == Cls.UNKNOWN)
-    return estimate_share(unknown, sum(row.failures for row in failures))
+    by_class: Counter[str] = Counter()
+    for row in failures:
+        by_class[row.cls] += row.failures
+    return estimate_share(by_class[Cls.UNKNOWN], by_class.total())
 
 
 def _waste_by_class(failures: Iterable[FailureCount]) -> tuple[Waste, ...]:
@@ -263,10 +295,14 @@ def _waste_by_class(failures: Iterable[FailureCount]) -> tuple[Waste, ...]:
 
 
 def _time_to_success(failed: Iterable[GenerationCount]) -> TimeToSuccess:
-    """Return quantiles that take dead jobs as never succeeding and pending ones as censored."""
-    observations = [
-        Observation(_observed_seconds(row), row.outcome == "succeeded", row.jobs) for row in failed
-    ]
+    """Return quantiles of the time to success.
+
+    Dead jobs never succeed. Of pending jobs it is known only that they have not succeeded so far.
+    """
+    observations = []
+    for row in failed:
+        has_succeeded = row.outcome == "succeeded"
+        observations.append(Observation(_observed_seconds(row), has_succeeded, row.jobs))
     rescued = [observation for observation in observations if observation.occurred]
     return TimeToSuccess(
         p50=event_time_quantile(0.5, observations),
@@ -284,8 +320,12 @@ def _observed_seconds(row: GenerationCount) -> float:
 
 
 def _mean_time(observations: Sequence[Observation]) -> float | None:
-    jobs = sum(observation.jobs for observation in observations)
-    return _ratio(sum(observation.at * observation.jobs for observation in observations), jobs)
+    seconds = 0.0
+    jobs = 0
+    for observation in observations:
+        seconds += observation.at * observation.jobs
+        jobs += observation.jobs
+    return _ratio(seconds, jobs)
 
 
 def _group_by_day(jobs: Iterable[JobCount]) -> Iterator[Day]:
@@ -293,12 +333,13 @@ def _group_by_day(jobs: Iterable[JobCount]) -> Iterator[Day]:
     for row in jobs:
         by_day[row.day].append(row)
     for day, rows in sorted(by_day.items()):
+        by_state = _jobs_by_state(rows)
         yield Day(
             day=to_datetime(day * 86_400 * SECOND),
-            jobs=_sum_jobs(rows),
-            pending=_sum_jobs(row for row in rows if row.state not in ENDED),
-            succeeded=_sum_jobs(row for row in rows if row.state == "succeeded"),
-            dead=_sum_jobs(row for row in rows if row.state == "dead"),
+            jobs=by_state.total(),
+            pending=_count_pending(by_state),
+            succeeded=by_state["succeeded"],
+            dead=by_state["dead"],
         )
 
 
@@ -322,21 +363,29 @@ def _build_cells(trials: Iterable[TrialCount]) -> Iterator[RetryCell]:
 
 
 def estimate_chances(trials: Sequence[TrialCount], age_step: int) -> Iterator[NextChance]:
-    """Yield the chance of each class, from its prior, then of each of its codes, from the class."""
-    for cls, attempt in sorted({(row.cls, row.k) for row in trials}):
+    """Yield the chances of each class and attempt, then those of its codes.
+
+    The chance of a class starts from its prior, that of a code from the chance of its class.
+    """
+    by_class: defaultdict[tuple[str, int], dict[str, list[WeightedTrials]]] = defaultdict(dict)
+    for row in trials:
+        by_code = by_class[row.cls, row.k]
+        by_code.setdefault(row.code, []).append(_weigh(row, age_step))
+    for (cls, attempt), by_code in sorted(by_class.items()):
         prior_mean, prior_weight = PRIORS.get(cls, PRIORS[Cls.UNKNOWN])
-        rows = [row for row in trials if (row.cls, row.k) == (cls, attempt)]
-        weighted = [_weigh(row, age_step) for row in rows]
-        class_chance = estimate_chance(prior_mean, prior_weight, weighted)
+        of_class = list(chain.from_iterable(by_code.values()))
+        class_chance = estimate_chance(prior_mean, prior_weight, of_class)
         yield NextChance(cls, "", attempt, class_chance)
-        for code in sorted({row.code for row in rows}):
-            weighted = [_weigh(row, age_step) for row in rows if row.code == code]
-            code_chance = estimate_chance(class_chance.mean, CODE_WEIGHT, weighted)
+        for code, of_code in sorted(by_code.items()):
+            code_chance = estimate_chance(class_chance.mean, CODE_WEIGHT, of_code)
             yield NextChance(cls, code, attempt, code_chance)
 
 
-def _weigh(row: TrialCount, age_step: int) -> tuple[float, int, int]:
-    """Return (weight, trials, successes). The weight halves with each half-life."""
+WeightedTrials = tuple[float, int, int]  # weight, trials, successes
+
+
+def _weigh(row: TrialCount, age_step: int) -> WeightedTrials:
+    """Return trials with a weight that halves with each half-life."""
     age = (max(0, row.age) + 0.5) * age_step
     return 0.5 ** (age / HALF_LIFE), row.trials, row.successes
 
@@ -393,7 +442,11 @@ def build_advice(counts: InsightCounts) -> tuple[Advice, ...]:
         *_advise_on_manual_retries(counts.manual_retries),
         *_advise_new_rule(counts.failures),
     ]
-    return tuple(sorted(found, key=lambda one: (-one.cost, -one.seconds, -one.attempts)))
+    return tuple(sorted(found, key=_saving, reverse=True))
+
+
+def _saving(advice: Advice) -> tuple[float, float, int]:
+    return advice.cost, advice.seconds, advice.attempts
 
 
 def format_percent(value: float | None) -> str:
@@ -440,8 +493,13 @@ def _first_hopeless_attempt(rows: Sequence[TrialCount]) -> int | None:
 
 def _success_from(rows: Sequence[TrialCount], attempt: int) -> Share:
     """Return the success of this attempt and all later ones."""
-    late = [row for row in rows if row.k >= attempt]
-    return estimate_share(sum(row.successes for row in late), sum(row.trials for row in late))
+    return _success_share([row for row in rows if row.k >= attempt])
+
+
+def _success_share(rows: Sequence[TrialCount]) -> Share:
+    successes = sum(row.successes for row in rows)
+    trials = sum(row.trials for row in rows)
+    return estimate_share(successes, trials)
 
 
 def _advise_lower_limit(rows: Sequence[TrialCount], attempt: int, count: CodeCount) -> Advice:
@@ -449,7 +507,8 @@ def _advise_lower_limit(rows: Sequence[TrialCount], attempt: int, count: CodeCou
     total = _success_from(rows, 2)
     dropped = [row for row in rows if row.k >= attempt]
     seconds = sum(row.busy for row in dropped) / SECOND
-    lost = format_percent(late.part / count.jobs if count.jobs else 0)
+    lost_share = late.part / count.jobs if count.jobs else 0
+    lost = format_percent(lost_share)
     saved = format_percent(late.whole / total.whole)
     text = (
         f"{_name_attempts(rows, attempt, count.code)} succeed in {format_percent(late.value)} "
@@ -458,13 +517,15 @@ def _advise_lower_limit(rows: Sequence[TrialCount], attempt: int, count: CodeCou
         f"{count.jobs:,} jobs and save {saved} of their retries, "
         f"{format_duration(round(seconds, 1))} of work.{_incident_caveat(count)}"
     )
-    return Advice(text, count.code, late.whole, seconds, sum(row.cost for row in dropped))
+    cost = sum(row.cost for row in dropped)
+    return Advice(text, count.code, late.whole, seconds, cost)
 
 
 def _name_attempts(rows: Sequence[TrialCount], attempt: int, code: str) -> str:
     if attempt == 2:
         return f"Retries after {code}"
-    later = " and later" if any(row.k > attempt for row in rows) else ""
+    last = max(row.k for row in rows)
+    later = " and later" if last > attempt else ""
     return f"{format_ordinal(attempt)}{later} attempts after {code}"
 
 
@@ -491,18 +552,23 @@ def _advise_higher_limits(counts: InsightCounts) -> Iterator[Advice]:
             continue
         attempt = max(row.k for row in rows)
         success = _success_at(rows, attempt)
-        died = sum(
-            row.failures
-            for row in counts.failures
-            if (row.cls, row.code, row.verb) == (cls, code, "die") and row.k >= attempt
-        )
+        died = _count_died(counts.failures, cls, code, attempt)
         if died and success.whole >= ENOUGH and success.low >= HOPEFUL:
             yield Advice(_higher_limit_text(attempt, code, success, died), code)
 
 
+def _count_died(failures: Sequence[FailureCount], cls: str, code: str, attempt: int) -> int:
+    """Count the failures with a code that ended a job with this attempt or a later one."""
+    died = 0
+    for row in failures:
+        is_same = row.cls == cls and row.code == code
+        if is_same and row.verb == "die" and row.k >= attempt:
+            died += row.failures
+    return died
+
+
 def _success_at(rows: Sequence[TrialCount], attempt: int) -> Share:
-    here = [row for row in rows if row.k == attempt]
-    return estimate_share(sum(row.successes for row in here), sum(row.trials for row in here))
+    return _success_share([row for row in rows if row.k == attempt])
 
 
 def _higher_limit_text(attempt: int, code: str, success: Share, died: int) -> str:
@@ -534,11 +600,11 @@ def _advise_on_manual_retries(rows: Sequence[ManualRetryCount]) -> Iterator[Advi
 
 def _advise_new_rule(failures: Sequence[FailureCount]) -> Iterator[Advice]:
     total = sum(row.failures for row in failures)
-    by_code: defaultdict[str, int] = defaultdict(int)
+    by_code: Counter[str] = Counter()
     for row in failures:
         if row.cls == Cls.UNKNOWN:
             by_code[row.code] += row.failures
-    unknown = sum(by_code.values())
+    unknown = by_code.total()
     if total < ENOUGH or unknown < MIN_UNKNOWN * total:
         return
     code = max(by_code, key=lambda name: (by_code[name], name))

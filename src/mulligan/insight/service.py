@@ -52,7 +52,7 @@ class Insight:
     notes: tuple[str, ...]
     numbers: Numbers
     advice: tuple[Advice, ...]
-    lately: tuple[RecentRates, ...]  # the last 5 minutes, the last hour
+    recent: tuple[RecentRates, ...]  # the last 5 minutes, the last hour
 
 
 def load_insight(
@@ -80,7 +80,7 @@ def load_insight(
         notes=tuple(notes),
         numbers=compute_numbers(counts),
         advice=build_advice(counts),
-        lately=recent,
+        recent=recent,
     )
 
 

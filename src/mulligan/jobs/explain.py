@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
@@ -17,7 +17,7 @@ from mulligan.core.attempt import Cls, Ended, Verb
 from mulligan.core.durations import SECOND, Micros, to_datetime
 from mulligan.core.event import Event, EventType
 from mulligan.core.format import format_duration, format_size, format_time, one_line, safe_text
-from mulligan.core.job import AttemptRow, Gate, Job, JobRow, State, WorkerRow
+from mulligan.core.job import AttemptRow, Gate, Job, JobRow, JobService, State, WorkerRow
 from mulligan.core.lifecycle import legal_verbs
 from mulligan.events.queries import EventQueries
 from mulligan.failures.facts import FACTS_KEY
@@ -32,7 +32,7 @@ from mulligan.manifest.specs import DEFAULT_TIMEOUT, DELIVERY_QUEUE, KindSpec
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
 from mulligan.storage.base import Transaction
-from mulligan.worker.registry import WorkerStatus, worker_statuses
+from mulligan.worker.service import WorkerStatus, worker_statuses
 
 LATE_AFTER = 2 * SECOND  # A start is reported as late from this delay.
 SENTENCES_AT_START = 60  # A longer story loses its middle.
@@ -203,8 +203,9 @@ def _number_failures(attempts: Sequence[AttemptRow]) -> dict[int, sentences.Fail
         generation = attempt.generation
         cls = (generation, attempt.cls)
         code = (generation, attempt.code)
-        # A failure that was held is charged to its dependency, not to the job.
-        if attempt.ended in _COUNTED_ENDINGS and attempt.verb != Verb.HOLD:
+        # A failure that was held or given back is not charged to the job.
+        uncharged = attempt.verb in {Verb.HOLD, Verb.GIVE_BACK}
+        if attempt.ended in _COUNTED_ENDINGS and not uncharged:
             totals[generation] += 1
             by_class[cls] += 1
             by_code[code] += 1
@@ -282,7 +283,7 @@ def explain_job(
     tx: Transaction,
     row: JobRow,
     system: RetrySection,
-    reload: Callable[[str], Job],
+    service: JobService,
     *,
     private: bool = False,
 ) -> Explanation:
@@ -304,7 +305,7 @@ def explain_job(
         *_unique_key_facts(row),
     ]
     return Explanation(
-        job=load_job_views(tx, [row], reload)[0],
+        job=load_job_views(tx, [row], service)[0],
         now=now_line,
         story=story,
         text=format_story(row, now_line, story, now),
@@ -316,11 +317,10 @@ def explain_job(
 
 
 def _possible_moves(row: JobRow) -> tuple[Verb, ...]:
-    legal = legal_verbs(State(row.state))
-    can_ask_to_stop = row.state == State.RUNNING and row.cancel_reason is None
-    return tuple(
-        verb for verb in MANUAL_VERBS if verb in legal or (verb is Verb.CANCEL and can_ask_to_stop)
-    )
+    possible = set(legal_verbs(State(row.state)))
+    if row.state == State.RUNNING and row.cancel_reason is None:
+        possible.add(Verb.CANCEL)  # asks its code to stop
+    return tuple(verb for verb in MANUAL_VERBS if verb in possible)
 
 
 def _load_history(tx: Transaction, row: JobRow, policy: EffectivePolicy) -> JobHistory:
@@ -346,10 +346,11 @@ def _load_gate_events(
     """
     found: dict[int, Event] = {}
     for start, end in waits:
-        after = max((event.id for event in events if event.at <= start), default=0)
-        before = min((event.id for event in events if event.at >= end), default=0)
-        first = max(0, after - GATE_EVENT_MARGIN)
-        for event in EventQueries(tx).list_gate_events(first, before + 1, MAX_GATE_EVENTS):
+        ids_before = [event.id for event in events if event.at <= start]
+        ids_after = [event.id for event in events if event.at >= end]
+        first = max(0, max(ids_before, default=0) - GATE_EVENT_MARGIN)
+        last = min(ids_after, default=0) + 1
+        for event in EventQueries(tx).list_gate_events(first, last, MAX_GATE_EVENTS):
             found[event.id] = event
     return [found[event_id] for event_id in sorted(found)]
 
@@ -361,11 +362,12 @@ def _load_wait_context(
     workers: Sequence[WorkerStatus],
     now: Micros,
 ) -> WaitContext:
+    kind_timeout = DEFAULT_TIMEOUT if spec is None else spec.timeout
     context = WaitContext(
         now,
         workers=len(workers),
         free_slots=_free_slots(workers),
-        timeout=row.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT),
+        timeout=row.timeout or kind_timeout,
     )
     if row.state != State.QUEUED:
         return context
@@ -433,8 +435,10 @@ def _limit_facts(row: JobRow, spec: KindSpec | None) -> Iterator[Fact]:
     if spec is None:
         yield Fact("kind", f"no stored manifest has kind {row.kind}")
         return
-    if spec.alone or row.alone:
-        yield Fact("runs alone", "in its own process", "kind" if spec.alone else "job")
+    if spec.alone:
+        yield Fact("runs alone", "in its own process", "kind")
+    elif row.alone:
+        yield Fact("runs alone", "in its own process", "job")
     if spec.memory_limit:
         yield Fact("memory limit", format_size(spec.memory_limit), "kind")
 

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros, check_duration, check_duration_or_time
-from mulligan.core.errors import Duration, DurationOrTime, Refused
+from mulligan.core.errors import Duration, DurationOrTime, PayloadRefused, Refused
+from mulligan.core.format import check_text
 from mulligan.core.job import DEFAULT_COVER, NewJob, Unique, unique_hash
-from mulligan.core.json import index_entries
+from mulligan.core.json import index_entries, scalar_text
+from mulligan.core.suggest import warn_caller
 from mulligan.core.tracing import trace_text
 from mulligan.guards.limits import owner_share
-from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_name, check_user_name
+from mulligan.manifest.specs import (
+    ARGUMENT_FIELD,
+    Handler,
+    KindSpec,
+    QueueSpec,
+    check_name,
+    check_user_name,
+    schema_defaults,
+)
 from mulligan.retries.policy import Policy, encode_policy
 
 MAX_PRIORITY = 9
 MAX_RETRIES_LIMIT = 1_000_000
-MAX_TEXT_LENGTH = 500
+MAX_LOG_RECORDS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +63,17 @@ def job_template(
     priority = spec.priority if options.priority is None else options.priority
     delay, run_at = _length_or_time("delay", options.delay)
     deadline, deadline_at = _length_or_time("deadline", options.deadline)
-    is_fair = queue in queues and queues[queue].fair
+    share = ""
+    if queue in queues and queues[queue].fair:
+        share = owner_share(owner)
+    if (delay and deadline and delay >= deadline) or (
+        run_at and deadline_at and run_at >= deadline_at
+    ):
+        message = (
+            f"delay={options.delay} is not before deadline={options.deadline}: the job will be "
+            "dead before it starts. Raise deadline."
+        )
+        warn_caller(message, UserWarning)
     trace = None
     if options.traceparent:
         trace = trace_text(options.traceparent, options.tracestate)
@@ -71,7 +92,7 @@ def job_template(
         timeout=check_timeout(options.timeout),
         deadline=deadline,
         deadline_at=deadline_at,
-        share=owner_share(owner) if is_fair else "",
+        share=share,
         batch_id=batch.batch_id,
         must_have=batch.must_have,
         added_by=batch.added_by,
@@ -103,9 +124,10 @@ def with_payload_fields(
     if handler is not None and handler.uses is not None:
         # A copy, so that the app's function cannot change the caller's payload.
         uses = format_uses(handler.uses({**payload}))
+    elif spec.uses_template:
+        uses = expand_uses(spec, payload)
     job = job._replace(uses=uses, args=index_entries(payload, spec.index))
-    declared = handler.unique if handler is not None else None
-    unique, key = _resolve_unique(declared, options, job, payload)
+    unique, key = _resolve_unique(spec.unique, options, job, payload)
     if unique is None or key is None:
         return job
     return job._replace(
@@ -185,6 +207,24 @@ def format_uses(uses: Any) -> str:
     return ",".join(sorted({check_name("dependency", key) for key in keys}))
 
 
+def expand_uses(spec: KindSpec, payload: Any) -> str:
+    """Return the dependencies that the template of a kind and a payload name."""
+
+    def value_of(field: re.Match[str]) -> str:
+        text = scalar_text(payload, field[1])
+        if text is None:
+            text = scalar_text(schema_defaults(spec.schema), field[1])
+        if text is None:
+            raise PayloadRefused(
+                f"{spec.name}: uses={spec.uses_template!r} needs a text or number in "
+                f"argument {field[1]}"
+            )
+        return text
+
+    # Split first: a comma in a value must not name a second dependency.
+    return format_uses([ARGUMENT_FIELD.sub(value_of, key) for key in spec.uses_template.split(",")])
+
+
 def check_priority(value: Any) -> int:
     """Return a priority from -9 (first) to 9 (last)."""
     if not _is_int(value) or not -MAX_PRIORITY <= value <= MAX_PRIORITY:
@@ -235,24 +275,21 @@ def check_cost(value: Any) -> float:
 
 def check_timeout(value: Any) -> Micros | None:
     """Return a time limit, or None if none is set."""
+    return check_limit("timeout", value)
+
+
+def check_limit(name: str, value: Any) -> Micros | None:
+    """Return a limit of time, such as `timeout`; None if none is set."""
     if value is None:
         return None
-    limit = check_duration("timeout", value)
+    limit = check_duration(name, value)
     if not limit:
-        raise Refused("timeout must be above 0 s")
+        raise Refused(f"{name} must be above 0 s")
     return limit
 
 
-def check_text(name: str, value: Any, *, min_length: int = 0) -> str:
-    """Return a short text that every database can store."""
-    is_valid = isinstance(value, str) and min_length <= len(value) <= MAX_TEXT_LENGTH
-    if not is_valid or "\x00" in value:
-        raise Refused(
-            f"{name} must be a string of {min_length} to {MAX_TEXT_LENGTH} characters without NUL, "
-            f"not {value!r:.80}"
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{name} must be valid Unicode, but it contains a lone surrogate") from None
-    return str.__str__(value)  # Never store an instance of a caller's str subclass.
+def check_log(value: Any) -> int:
+    """Return how many log records to keep with a failed attempt."""
+    if not _is_int(value) or not 0 <= value <= MAX_LOG_RECORDS:
+        raise Refused(f"log must be a whole number from 0 to {MAX_LOG_RECORDS:,}, not {value!r}")
+    return int(value)

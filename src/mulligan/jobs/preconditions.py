@@ -29,13 +29,20 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.format import format_time, one_line
-from mulligan.core.job import JobRow, Lane, Limit, State, Unique, unique_hash
+from mulligan.core.job import JobRow, Lane, Limit, State, Unique, split_uses, unique_hash
 from mulligan.core.json import index_entries
 from mulligan.failures.redact import scrub_public
 from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
-from mulligan.guards.observer import DependencyObserver, load_guard
+from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.queries import GuardQueries
-from mulligan.jobs.options import check_max_retries, check_priority, check_timeout, format_uses
+from mulligan.guards.state import load_guard
+from mulligan.jobs.options import (
+    check_max_retries,
+    check_priority,
+    check_timeout,
+    expand_uses,
+    format_uses,
+)
 from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.arguments import refusal_message, to_json
 from mulligan.manifest.declared import (
@@ -44,6 +51,7 @@ from mulligan.manifest.declared import (
     load_queues,
     merge_breaker_configs,
 )
+from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name
 from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
 from mulligan.storage.base import Transaction
@@ -119,6 +127,15 @@ def check_overrides(overrides: Any) -> Mapping[str, Any]:
     return checked
 
 
+def named_queues(overrides: Mapping[str, Any] | None) -> set[str]:
+    """Return the queues that overrides name, also in the escalation steps of a policy."""
+    checked = check_overrides(overrides)
+    names = {checked["queue"]} if "queue" in checked else set()
+    if "policy" in checked:
+        names |= Policy.from_json(checked["policy"]).queues
+    return names
+
+
 def apply_overrides(
     row: JobRow, overrides: Mapping[str, Any] | None, kind: KindInfo
 ) -> JobOverrides:
@@ -150,7 +167,8 @@ def return_to_home_queue(tx: Transaction, row: JobRow) -> JobOverrides:
 # --- Values ---
 def _check_policy(value: Any) -> str | None:
     try:
-        return encode_policy(Policy.from_dict(value) if isinstance(value, Mapping) else value)
+        policy = Policy.from_dict(value) if isinstance(value, Mapping) else value
+        return encode_policy(policy)
     except ValidationError as errors:
         parts = []
         for error in errors.errors():
@@ -196,7 +214,7 @@ def _edit_payload(row: JobRow, fields: Any, kind: KindInfo, change: JobOverrides
     if kind.handler is not None:
         payload = kind.handler.arguments.encode(payload)
     else:
-        _check_schema(row.kind, payload, kind.spec)
+        _check_stored_schema(row.kind, payload, kind.spec)
     text = to_json(payload, f"the payload of {row.kind}")
     if len(text) > kind.max_payload:
         raise PayloadRefused(
@@ -223,31 +241,22 @@ def _check_editable(kind: str, fields: Mapping[str, Any], spec: KindSpec | None)
     raise OverrideRefused(f"payload field {', '.join(refused)} cannot be changed; {hint}")
 
 
-def _check_schema(kind: str, payload: Any, spec: KindSpec | None) -> None:
-    """Check a payload against the stored schema, which unlike the handler refuses "7" for 7."""
+def _check_stored_schema(kind: str, payload: Any, spec: KindSpec | None) -> None:
     if spec is None or not spec.schema:
         raise OverrideRefused(
             f"kind {kind} has no JSON schema to check the payload against. "
             "Retry the job from the app: app.jobs.retry(id, overrides=…)"
         )
-    from jsonschema import (  # type: ignore[import-untyped] # noqa: PLC0415 - slow import, rarely used
-        Draft202012Validator,
-    )
-
-    errors = list(Draft202012Validator(spec.schema).iter_errors(payload))
-    errors.sort(key=lambda error: list(map(str, error.path)))
-    if errors:
-        parts = []
-        for error in errors:
-            path = ".".join(map(str, error.path)) or "payload"
-            parts.append(f"{path}: {scrub_public(error.message, MAX_SHOWN_LENGTH)}")
-        raise PayloadRefused(f"{kind}: {'; '.join(parts)}")
+    check_payload(kind, payload, spec.schema)
 
 
 def _changed_uses(row: JobRow, payload: Any, kind: KindInfo) -> str | None:
     """Return the new dependencies if they follow from the payload and changed."""
     if kind.spec is None or not kind.spec.uses_by_payload:
         return None
+    if kind.spec.uses_template:
+        uses = expand_uses(kind.spec, payload)
+        return None if uses == row.uses else uses
     if kind.handler is None or kind.handler.uses is None:
         raise OverrideRefused(
             f"the dependencies of kind {row.kind} follow from its payload, and only its app can "
@@ -310,8 +319,8 @@ def _describe_payload_changes(row: JobRow, change: JobOverrides) -> dict[str, di
     after = json.loads(change.payload)
     changes = {}
     for name in sorted({*before, *after}):
-        is_same = before.get(name) == after.get(name) and (name in before) == (name in after)
-        if not is_same:
+        is_in_both = name in before and name in after
+        if not is_in_both or before[name] != after[name]:
             changes[f"payload.{name}"] = {
                 "before": redact_value(name, before.get(name)),
                 "after": redact_value(name, after.get(name)),
@@ -402,7 +411,8 @@ def _check_dependencies(
 ) -> None:
     now = tx.now()
     if at is None or at <= now:  # A later retry may find the dependency recovered.
-        refuse_if_dependency_down(tx, row.uses if change.uses is None else change.uses, now)
+        uses = row.uses if change.uses is None else change.uses
+        refuse_if_dependency_down(tx, uses, now)
 
 
 def refuse_if_dependency_down(tx: Transaction, uses: str, now: Micros) -> None:
@@ -410,23 +420,24 @@ def refuse_if_dependency_down(tx: Transaction, uses: str, now: Micros) -> None:
 
     Jobs of a dependency in mode `hold` simply wait, and their `why` says so.
     """
-    keys = [key for key in uses.split(",") if key]
+    keys = split_uses(uses)
     if not keys:
         return
-    guards = {}
-    for guard_row in GuardQueries(tx).list_guards(active_only=True):
-        if guard_row.scope == "dependency":
-            guards[guard_row.key] = load_guard(guard_row.body)
-    down = [key for key in keys if key in guards and guards[key].is_down(now)]
+    down = {}
+    for row in GuardQueries(tx).list_guards(active_only=True):
+        if row.scope == "dependency" and row.key in keys:
+            guard = load_guard(row.body)
+            if guard.is_down(now):
+                down[row.key] = guard
     if not down:
         return
     observer = DependencyObserver(
         declared_elsewhere=merge_breaker_configs(load_active_manifests(tx, now))
     )
-    for key in down:
+    for key, guard in sorted(down.items()):
         if observer.config_for(key).mode == "fail_fast":
             raise DependencyOpen(
-                f"dependency {key} is down since {format_time(guards[key].since)}, "
+                f"dependency {key} is down since {format_time(guard.since)}, "
                 "so the job would die at once. "
                 "Retry it later (at=), or close the breaker first: "
                 f"mulligan deps close {quote(key)}"

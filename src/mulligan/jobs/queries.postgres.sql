@@ -4,8 +4,9 @@
 -- name: find_jobs_by_key
 -- Find jobs whose unique key starts with a prefix.
 SELECT id FROM {p}job
-WHERE unique_key IS NOT NULL AND unique_key COLLATE "C" >= :prefix AND unique_key COLLATE "C" < :upper
-ORDER BY unique_key COLLATE "C" LIMIT :limit
+WHERE unique_key IS NOT NULL AND substr(unique_key, 1, 200) COLLATE "C" >= :first AND substr(unique_key, 1, 200) COLLATE "C" < :last
+  AND starts_with(unique_key, :prefix)
+ORDER BY substr(unique_key, 1, 200) COLLATE "C" LIMIT :limit
 
 -- name: get_latest_attempts
 -- Read the latest attempt of each job, or the latest that failed.
@@ -45,40 +46,49 @@ ON CONFLICT (name, value, job_id) DO NOTHING
 -- fragment: queued_events
 -- Select the job.queued events of jobs.
 SELECT created_at AS at, 'job.queued' AS type, id AS job_id, batch_id, owner, NULL::bigint AS attempt, NULL::bigint AS token,
-  CAST(json_build_object('kind', kind, 'queue', queue, 'run_at', run_at) AS text) AS data
+  format('{"kind": %s, "queue": %s, "run_at": %s}', to_json(kind), to_json(queue), run_at) AS data
 
 -- name: insert_jobs
--- Insert jobs with their job.queued events, and notify each queue that has a due job once.
+-- Insert jobs with their job.queued events, and notify the queues of due jobs.
 -- A job whose unique key is held is not inserted: the count is lower, and the caller looks up the holder.
--- The clock is read once for all rows.
+-- OFFSET 0: the clock is read once, not for each row and column.
 WITH fresh AS (
-  INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
+  INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, deadline_at, deadline_span,
                       announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
                       batch_id, must_have, trace, payload)
   SELECT id, kind, queue, owner, priority,
          queue || '|' || kind || '|' || uses || '|' || CASE share WHEN '' THEN '' ELSE share || '|' END || '0',
-         uses, COALESCE(run_at, now + delay), now, COALESCE(deadline_at, now + deadline),
+         uses, COALESCE(run_at, now + delay), GREATEST(COALESCE(run_at, now + delay), now), now, COALESCE(deadline_at, now + deadline),
          COALESCE(deadline, deadline_at - now), CAST(:announce AS boolean), max_retries, policy, timeout,
          unique_key, unique_hash, unique_cover, now + unique_for, batch_id, must_have, trace, payload
-  FROM {set:NewJob} CROSS JOIN (SELECT {p}now_us() AS now) AS clock
-  ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
+  FROM {set:NewJob} CROSS JOIN (SELECT {p}now_us() AS now OFFSET 0) AS clock
+  {if:unique_hash} ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING {end}
   RETURNING id, queue, kind, owner, batch_id, run_at, created_at
 ), events AS (
   {part:queued_events}
   FROM fresh WHERE CAST(:announce AS boolean)
-), {part:write_events}, notified AS (
-  SELECT pg_notify(CAST(:channel AS text), queue)
-  FROM (SELECT DISTINCT queue FROM fresh WHERE run_at <= created_at) AS due WHERE CAST(:channel AS text) IS NOT NULL
-)
-SELECT count(*), min(created_at), (SELECT count(*) FROM notified), (SELECT n FROM logged) FROM fresh
+), {part:write_events}
+{part:notify_new_jobs}
+
+-- fragment: notify_new_jobs
+-- Return the number of the jobs `fresh` and their time, and notify each queue that has a due job once.
+SELECT count(*), min(created_at), (SELECT n FROM logged), CASE WHEN CAST(:channel AS text) IS NOT NULL THEN (
+  SELECT count(pg_notify(:channel, queue)) FROM (SELECT DISTINCT queue FROM fresh WHERE run_at <= created_at) AS due
+) END FROM fresh
+
+-- fragment: notify_new_jobs_single
+-- Return a row if the job `fresh` was inserted, and notify its queue if it is due.
+SELECT 1, created_at, CASE WHEN run_at <= created_at AND CAST(:channel AS text) IS NOT NULL THEN pg_notify(:channel, queue) END
+FROM fresh
 
 -- name: announce_jobs
 -- Write the job.queued events of jobs that were inserted in callers' transactions.
 -- SKIP LOCKED: several workers may do this at once, each for other jobs.
+-- The transaction that inserted them may have been open for long: ready since now, so that claims find them.
 WITH unannounced AS MATERIALIZED (
   SELECT id AS unannounced_id FROM {p}job WHERE NOT announced ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 ), announced_jobs AS (
-  UPDATE {p}job SET announced = true FROM unannounced WHERE id = unannounced_id
+  UPDATE {p}job SET announced = true, ready_at = GREATEST(ready_at, {p}now_us()) FROM unannounced WHERE id = unannounced_id
   RETURNING id, batch_id, owner, kind, queue, run_at, created_at
 ), events AS (
   {part:queued_events}

@@ -19,6 +19,8 @@ batch_id: {+}batch_id = ?
 since: created_at >= :now - CAST(? AS BIGINT)
 begun: created_at >= CAST(? AS BIGINT)
 until: created_at <= CAST(? AS BIGINT) AND (finished_at IS NULL OR finished_at <= CAST(? AS BIGINT))
+ended_from: finished_at >= CAST(? AS BIGINT)
+ended_before: finished_at < CAST(? AS BIGINT)
 from: id >= ?
 code: {+}died_code = ?
 class: {+}died_class = ?
@@ -41,6 +43,7 @@ arg.postgres: strpos(payload, ?) > 0
 in.state: SELECT id FROM {p}job WHERE state = ?
 in.code: SELECT id FROM {p}job WHERE state = 'dead' AND died_code = ?
 in.group: SELECT id FROM {p}job WHERE state = 'dead' AND died_group = ?
+in.ended_from: SELECT id FROM {p}job WHERE state IN ('succeeded', 'dead', 'cancelled') AND finished_at IS NOT NULL AND finished_at >= CAST(? AS BIGINT) AND finished_at < CAST(:ended_before_0 AS BIGINT) LIMIT 50000
 in.near.id: SELECT CAST(? AS TEXT)
 in.near.group: SELECT id FROM {p}job WHERE state = 'dead' AND died_group = ?
 in.indexed: SELECT job_id FROM {p}job_arg WHERE name = ?_name AND value = ?_value AND job_id < :before AND job_id >= :floor
@@ -49,7 +52,8 @@ in.indexed: SELECT job_id FROM {p}job_arg WHERE name = ?_name AND value = ?_valu
 -- Build the attempt row of jobs that succeeded with their first attempt from the job's row.
 -- The token is the constant 1, because `raise_tokens` may have raised the job's since.
 SELECT id, 1, generation, attempt, succeeded_by, succeeded_by, started_at, finished_at, 'returned', 'succeed',
-  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL
+  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'returned', 0.0, NULL,
+  COALESCE((SELECT release FROM {p}worker AS w WHERE w.id = succeeded_by), '')
 FROM {p}job WHERE succeeded_by IS NOT NULL
 
 -- fragment: first_attempt_succeeded
@@ -77,6 +81,10 @@ SELECT {JobRow} FROM {p}job WHERE id = :id
 -- Find jobs whose id starts with a prefix.
 SELECT id FROM {p}job WHERE id >= :prefix AND id < :upper ORDER BY id LIMIT :limit
 
+-- name: find_jobs_by_end
+-- Find jobs whose id ends with a text, newest first. Reads all ids: only for what a person typed.
+SELECT id FROM {p}job WHERE id LIKE :pattern ORDER BY id DESC LIMIT :limit
+
 -- name: get_kinds_and_queues
 -- Read kind and queue of jobs.
 SELECT id, kind, queue FROM {p}job WHERE id {in:ids}
@@ -91,15 +99,25 @@ SELECT {AttemptRow} FROM {p}attempt WHERE job_id = :id
 UNION ALL {part:first_attempt_row} AND id = :id
 ORDER BY 2
 
+-- name: get_releases
+-- Read the release of the app that last ran each job: of its worker, or of its latest attempt.
+SELECT j.id, COALESCE(
+  (SELECT w.release FROM {p}worker AS w WHERE w.id = COALESCE(j.worker, j.succeeded_by)),
+  (SELECT a.release FROM {p}attempt AS a WHERE a.job_id = j.id ORDER BY a.token DESC LIMIT 1), '')
+FROM {p}job AS j WHERE j.id {in:ids}
+
 -- name: release_unique_key
 -- Release the unique key of a job whose hold has expired.
 -- The condition on unique_hash keeps a second enqueuer from releasing the key of a newer holder.
 UPDATE {p}job SET unique_hash = NULL WHERE id = :id AND unique_hash = :unique_hash AND unique_until <= :now
 
+-- fragment: is_past_deadline
+-- Condition: the job waits and its deadline has passed.
+deadline_at IS NOT NULL AND state IN ('queued', 'parked') AND deadline_at <= :now
+
 -- name: list_due_deadlines
 -- Lock waiting jobs whose deadline has passed. SKIP LOCKED: upkeep never waits.
-SELECT {JobRow} FROM {p}job
-WHERE deadline_at IS NOT NULL AND state IN ('queued', 'parked') AND deadline_at <= :now
+SELECT {JobRow} FROM {p}job WHERE {part:is_past_deadline}
 ORDER BY deadline_at LIMIT :limit {lock:FOR UPDATE SKIP LOCKED}
 
 -- name: list_overdue_jobs
@@ -114,6 +132,20 @@ DELETE FROM {p}job_arg WHERE job_id {in:ids}
 -- name: delete_attempts
 -- Delete the attempts of removed jobs.
 DELETE FROM {p}attempt WHERE job_id {in:ids}
+
+-- name: delete_attempt_logs
+-- Delete the logs of attempts of removed jobs.
+DELETE FROM {p}attempt_log WHERE job_id {in:ids}
+
+-- name: get_attempt_log
+-- Read the log of an attempt; without a token, of the last attempt that has one.
+SELECT token, records, stacks FROM {p}attempt_log
+WHERE job_id = :id AND token = COALESCE(:token, token)
+ORDER BY token DESC LIMIT 1
+
+-- name: list_attempt_logs
+-- List the attempts of a job that have a log.
+SELECT token FROM {p}attempt_log WHERE job_id = :id ORDER BY token
 
 -- name: delete_checkpoints
 -- Delete the checkpoints of removed jobs.
@@ -174,6 +206,7 @@ UPDATE {p}job SET announced = true WHERE id {in:ids}
 -- Compare-and-set on state, generation and token: of many requests at once, one succeeds.
 UPDATE {p}job SET
   state = :state, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
+  ready_at = CASE WHEN COALESCE(:run_at, run_at) > :now THEN COALESCE(:run_at, run_at) ELSE :now END,
   lane = COALESCE(substr(CAST(:lane AS TEXT), 1, length(CAST(:lane AS TEXT)) - 1), substr(lane, 1, length(lane) - 1))
          || COALESCE(CAST(:lane_suffix AS TEXT), substr(lane, length(lane))),
   reason = :reason, error = :error, choices = NULL,
@@ -196,3 +229,26 @@ UPDATE {p}job SET
   uses = COALESCE(:uses, uses), unique_key = COALESCE(:unique_key, unique_key)
 WHERE id = :id AND state = :from_state AND generation = :generation AND token = :token
 RETURNING announced, kind, queue, owner, batch_id, run_at
+
+-- name: get_death
+-- Read what the move that killed a job has written.
+SELECT died_code, died_class, died_group FROM {p}job WHERE id = :id
+
+-- name: restore_discarded
+-- Restore what a discard removed, beside what `move_job` writes.
+UPDATE {p}job SET choices = :choices, finished_at = :finished_at WHERE id = :id
+
+-- name: get_kinds_and_payloads
+-- Read the kind and the payload of jobs, for their titles.
+SELECT id, kind, payload FROM {p}job WHERE id {in:ids}
+
+-- name: list_owners
+-- List the owners of jobs from a name on, in order.
+-- A recursive query probes the index once per owner, however many jobs each has.
+WITH RECURSIVE named(name, place) AS (
+  SELECT min(owner), 1 FROM {p}job WHERE owner <> '' AND owner >= :start
+  UNION ALL
+  SELECT (SELECT min(owner) FROM {p}job WHERE owner <> '' AND owner > named.name), place + 1
+  FROM named WHERE named.name IS NOT NULL AND place < :limit
+)
+SELECT name FROM named WHERE name IS NOT NULL

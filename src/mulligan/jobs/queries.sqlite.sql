@@ -4,7 +4,9 @@
 -- name: find_jobs_by_key
 -- Find jobs whose unique key starts with a prefix.
 SELECT id FROM {p}job
-WHERE unique_key IS NOT NULL AND unique_key >= :prefix AND unique_key < :upper ORDER BY unique_key LIMIT :limit
+WHERE unique_key IS NOT NULL AND substr(unique_key, 1, 200) >= :first AND substr(unique_key, 1, 200) < :last
+  AND substr(unique_key, 1, length(:prefix)) = :prefix
+ORDER BY substr(unique_key, 1, 200) LIMIT :limit
 
 -- name: get_latest_attempts
 -- Read the latest attempt of each job, or the latest that failed.
@@ -42,12 +44,12 @@ ON CONFLICT (name, value, job_id) DO NOTHING
 
 -- name: insert_jobs
 -- Insert one job of a set. If its unique key is held, no row changes and the caller looks up the holder.
-INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, deadline_at, deadline_span,
+INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, deadline_at, deadline_span,
                     announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
                     batch_id, must_have, trace, payload)
 VALUES (:id, :kind, :queue, :owner, :priority,
         :queue || '|' || :kind || '|' || :uses || '|' || CASE :share WHEN '' THEN '' ELSE :share || '|' END || '0',
-        :uses, COALESCE(:run_at, :now + :delay), :now, COALESCE(:deadline_at, :now + :deadline),
+        :uses, COALESCE(:run_at, :now + :delay), max(COALESCE(:run_at, :now + :delay), :now), :now, COALESCE(:deadline_at, :now + :deadline),
         COALESCE(:deadline, :deadline_at - :now), :announce, :max_retries, :policy, :timeout,
         :unique_key, :unique_hash, :unique_cover, :now + :unique_for, :batch_id, :must_have, :trace, :payload)
 ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
@@ -64,7 +66,8 @@ SELECT id FROM {p}job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: announce_jobs
 -- Mark inserted jobs as announced and return what their job.queued events need.
-UPDATE {p}job SET announced = 1 WHERE id IN (SELECT value FROM json_each(:ids))
+-- The transaction that inserted them may have been open for long: ready since now, so that claims find them.
+UPDATE {p}job SET announced = 1, ready_at = max(ready_at, :now) WHERE id IN (SELECT value FROM json_each(:ids))
 RETURNING id, batch_id, owner, kind, queue, run_at, created_at
 
 -- name: list_unannounced

@@ -1,4 +1,4 @@
-"""Manual actions on jobs: retry, cancel, release, discard and move to another queue.
+"""Manual actions on jobs: retry, cancel, release, discard, undiscard and move to another queue.
 
 They use the lifecycle table and events of every other move, with an actor and a reason.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.batches import completion
@@ -30,6 +30,7 @@ from mulligan.core.format import format_time
 from mulligan.core.job import ArgRow, JobRow, Lane, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.events.queries import EventQueries
+from mulligan.guards.gate_status import check_declared_queues
 from mulligan.jobs.preconditions import (
     UNCHANGED,
     JobOverrides,
@@ -40,6 +41,7 @@ from mulligan.jobs.preconditions import (
     describe_taken_key,
     find_refusals,
     load_kind_info,
+    named_queues,
     return_to_home_queue,
     spend_manual_retry,
     unique_hash_after,
@@ -50,6 +52,10 @@ from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_manual_action
 
 MAX_TRIES = 3  # Another transaction may move the job between our read and our move.
+# What a discard removes from the row of a job. Its event keeps it under this name for `undiscard`.
+UNDO = "undo"
+RESTORED = ("state", "choices", "finished_at", "error", "reason")
+RESTORED_BY_MOVE = ("error", "reason", "died_code", "died_class", "died_group")
 MAX_METER_TRIES = 100
 METER_PAUSE = 0.02  # seconds
 DEFAULT_MAX_PAYLOAD = 1024 * 1024  # bytes
@@ -60,7 +66,8 @@ class ManualRetry(NamedTuple):
 
     overrides: Mapping[str, Any] | None = None
     at: DurationOrTime | None = None
-    owner: str | None = None  # Act as this owner: see only their jobs, obey their rate limit.
+    # Act as this owner: see only their jobs, use declared queues, obey their rate limit.
+    owner: str | None = None
     handlers: Mapping[str, Handler] = {}  # empty where the app is not loaded
     rate_limit: str | None = None  # manual retries that an owner may make, such as "20/h"
     max_payload: int = DEFAULT_MAX_PAYLOAD
@@ -75,6 +82,7 @@ class RetryPreview(NamedTuple):
     row: JobRow
     changes: Mapping[str, Mapping[str, Any]]
     refused: tuple[MulliganError, ...]
+    warnings: tuple[str, ...] = ()
 
 
 class _RetryTarget(NamedTuple):
@@ -99,7 +107,7 @@ def retry(
         target = _load_target(store, job_id, request)
         row = target.row
         lifecycle.next_state(Verb.RETRY_BY_HAND, State(row.state))
-        overrides = apply_overrides(row, request.overrides, target.kind)
+        overrides = _check_overrides(store, target, request)
         run_at = _resolve_time(request.at, target.now)
         for error in _find_refusals(store, row, overrides, run_at):
             raise error
@@ -118,7 +126,7 @@ def preview_retry(store: Store, job_id: str, request: ManualRetry = DEFAULT_RETR
     run_at = None
     errors: list[MulliganError] = []
     try:
-        overrides = apply_overrides(row, request.overrides, target.kind)
+        overrides = _check_overrides(store, target, request)
         run_at = _resolve_time(request.at, target.now)
     except MulliganError as error:
         errors.append(error)
@@ -128,7 +136,17 @@ def preview_retry(store: Store, job_id: str, request: ManualRetry = DEFAULT_RETR
             check_can_retry(row, overrides, target.kind)
         except MulliganError as error:
             errors.append(error)
-    return RetryPreview(row, overrides.changes, tuple(errors))
+    return RetryPreview(row, overrides.changes, tuple(errors), tuple(_warnings(row, target.kind)))
+
+
+def _warnings(row: JobRow, kind: KindInfo) -> Iterator[str]:
+    """Return what a person should check before a manual retry."""
+    if kind.spec is not None and kind.spec.once and row.token:
+        times = "once" if row.token == 1 else f"{row.token} times"
+        yield (
+            f"kind {row.kind} runs at most once (once=True), and this job was started {times}."
+            " Check first whether its work was done."
+        )
 
 
 def _load_target(store: Store, job_id: str, request: ManualRetry) -> _RetryTarget:
@@ -136,6 +154,14 @@ def _load_target(store: Store, job_id: str, request: ManualRetry) -> _RetryTarge
         row = _load_job(tx, job_id, request.owner)
         kind = load_kind_info(tx, row, request.handlers, request.max_payload)
         return _RetryTarget(row, kind, tx.now())
+
+
+def _check_overrides(store: Store, target: _RetryTarget, request: ManualRetry) -> JobOverrides:
+    overrides = apply_overrides(target.row, request.overrides, target.kind)
+    if request.owner is not None and request.overrides:
+        with store.read() as tx:
+            check_declared_queues(tx, named_queues(request.overrides))
+    return overrides
 
 
 def _resolve_time(at: DurationOrTime | None, now: Micros) -> Micros | None:
@@ -229,6 +255,44 @@ def discard(
     return _move_by_hand(store, job_id, Verb.DISCARD, actor, reason, owner)
 
 
+def undiscard(
+    store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None
+) -> JobRow:
+    """Set a discarded job back to dead or parked, as it was. It does not run."""
+    for _ in range(MAX_TRIES):
+        with store.begin() as tx:
+            row = _load_job(tx, job_id, owner)
+            before = _load_discarded(tx, row)
+            verb = UNDO_VERBS[before["state"]]
+            moved = None
+            if move_job(tx, row, verb, actor, reason, restored=before):
+                JobQueries(tx).restore_discarded(job_id, before["choices"], before["finished_at"])
+                moved = _load_job(tx, job_id)
+        if moved is not None:
+            log_manual_action(verb, moved, actor, reason)
+            return moved
+    raise IllegalMove(_changed_meanwhile(job_id))
+
+
+UNDO_VERBS = {State.DEAD.value: Verb.UNDISCARD, State.PARKED.value: Verb.UNDISCARD_PARKED}
+
+
+def _load_discarded(tx: Transaction, row: JobRow) -> Mapping[str, Any]:
+    """Return what the last discard of a job changed, from its event."""
+    moves = [
+        event
+        for event in EventQueries(tx).list_events_of_job(row.id)
+        if event.type in {EventType.JOB_DISCARDED, EventType.JOB_CANCELLED}
+    ]
+    if row.state != State.CANCELLED or not moves or UNDO not in moves[-1].data:
+        message = f"cannot undo a discard: the job is {row.state} and was not discarded"
+        if row.state == State.CANCELLED and not moves:
+            message = "cannot undo the discard: its event has been pruned (retention.audit)"
+        raise IllegalMove(message)
+    before: Mapping[str, Any] = moves[-1].data[UNDO]
+    return before
+
+
 def require_reason(reason: str) -> None:
     """Refuse to discard without a reason."""
     if not reason.strip():
@@ -305,33 +369,44 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
     data: Mapping[str, Any] | None = None,
     as_retry: bool = False,
     update_batch: bool = True,
+    restored: Mapping[str, Any] | None = None,
 ) -> bool:
     """Make one move and write its event in the caller's transaction.
 
     Return False if another transaction moved the job first. Cancelling a running job only asks
     it to stop. `data` is added to the event. `as_retry` puts the job into the lane of retries,
     so that fresh work goes first. With `update_batch=False` the caller updates the job's batch,
-    once for all members.
+    once for all members. `restored`: the fields of a discarded job before its discard.
     """
     if verb is Verb.CANCEL and row.state == State.RUNNING:
         return _request_stop(tx, row, actor, reason, data)
     state = lifecycle.next_state(verb, State(row.state))
-    if verb is Verb.RETRY_BY_HAND:
-        if update_batch:
-            completion.check_member_retry(tx, row)
-        if change == UNCHANGED:
-            change = return_to_home_queue(tx, row)
+    if update_batch and verb in (Verb.RETRY_BY_HAND, Verb.UNDISCARD_PARKED):
+        completion.check_member_retry(tx, row)
+    if verb is Verb.RETRY_BY_HAND and change == UNCHANGED:
+        change = return_to_home_queue(tx, row)
     move = _build_move(tx, row, verb, state, reason, choice, change, at)
+    if restored is not None:
+        move = move._replace(**{name: restored[name] for name in RESTORED_BY_MOVE})
     if as_retry:
         move = move._replace(lane_suffix="1")
+    undo = _undo_data(tx, row, verb)
     if not _write_move(tx, row, change, move):
         return False
     _reindex_arguments(tx, row, change)
-    event_data = {**_move_data(row, move, reason, choice, change, at), **(data or {})}
-    EventQueries(tx).write_events([_job_event(lifecycle.event_for(verb), row, actor, event_data)])
+    event_data = {**_move_data(row, move, reason, choice, change, at), **undo, **(data or {})}
+    EventQueries(tx).write_events([_job_event(lifecycle.EVENTS[verb], row, actor, event_data)])
     if update_batch:
         completion.update_after_move(tx, row, state, actor=actor, reason=reason)
     return True
+
+
+def _undo_data(tx: Transaction, row: JobRow, verb: Verb) -> dict[str, Any]:
+    """Return what a discard is about to remove from a job's row, for `undiscard`."""
+    if verb is not Verb.DISCARD:
+        return {}
+    kept = {name: getattr(row, name) for name in RESTORED}
+    return {UNDO: {**kept, **JobQueries(tx).get_death(row.id)}}
 
 
 def _write_move(tx: Transaction, row: JobRow, change: JobOverrides, move: Move) -> bool:
@@ -383,9 +458,7 @@ def requeue_job(
         "after": {"queue": lane.queue},
         **(data or {}),
     }
-    EventQueries(tx).write_events(
-        [_job_event(lifecycle.event_for(Verb.MOVE), row, actor, event_data)]
-    )
+    EventQueries(tx).write_events([_job_event(lifecycle.EVENTS[Verb.MOVE], row, actor, event_data)])
     return True
 
 

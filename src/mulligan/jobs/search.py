@@ -12,8 +12,8 @@ from mulligan.core.errors import NotFound, Refused
 from mulligan.core.job import ArgRow, AttemptRow, Job, JobRow
 from mulligan.core.json import index_entries
 from mulligan.failures.queries import FailureQueries
-from mulligan.jobs.conditions import ARGUMENT_PREFIX, INDEXED_PREFIX, Where
-from mulligan.jobs.filter import Filter
+from mulligan.failures.redact import is_secret_argument
+from mulligan.jobs.filter import ARGUMENT_PREFIX, INDEXED_PREFIX, Filter, Where
 from mulligan.jobs.queries import BoundedCount, BoundedPage, JobQueries, SearchQueries
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec
@@ -144,8 +144,10 @@ def resolve_filter(
     """Replace quoted terms by the groups and ids they match. For an owner, search only their jobs.
 
     `kinds` are kinds that may not be stored yet. With `private`, terms also match the private part
-    of failures.
+    of failures, and arguments may be compared that are masked otherwise.
     """
+    if not private:
+        _refuse_masked_arguments(where)
     resolved = dict(mark_indexed(tx, where, kinds))
     terms = resolved.pop("terms", None)
     if terms is None:
@@ -157,7 +159,7 @@ def _resolve_terms(
     tx: Transaction, where: Filter, terms: Sequence[str], owner: str | None, *, private: bool
 ) -> Where:
     groups = _find_groups(tx, terms, owner, private=private)
-    ids = _find_ids(tx, terms[0]) if len(terms) == 1 else []
+    ids = _find_ids(tx, terms[0], private=private) if len(terms) == 1 else []
     if groups and not ids and "group" not in where:
         where["group"] = tuple(groups)
         return where
@@ -167,12 +169,24 @@ def _resolve_terms(
     return where
 
 
-def _find_ids(tx: Transaction, term: str) -> list[str]:
-    """Return jobs whose id or unique key begins with a term."""
-    found = [
-        *JobQueries(tx).find_jobs(term, MAX_MATCHES),
-        *JobQueries(tx).find_jobs_by_key(term, MAX_MATCHES),
-    ]
+def _refuse_masked_arguments(where: Filter) -> None:
+    """Refuse to compare what the caller sees masked: the answer would reveal it, guess by guess."""
+    for name, value in where.items():
+        path = name.removeprefix(ARGUMENT_PREFIX)
+        if path != name and is_secret_argument(path, str(value)):
+            raise Refused(
+                f"filter {name}: this argument is masked for you. Use a key of role operator."
+            )
+
+
+def _find_ids(tx: Transaction, term: str, *, private: bool) -> list[str]:
+    """Return jobs whose id or unique key begins with a term.
+
+    Without `private`, keys that are made from payloads are left out: they may contain secrets.
+    """
+    found = JobQueries(tx).find_jobs(term, MAX_MATCHES)
+    if private or not term.startswith("["):
+        found += JobQueries(tx).find_jobs_by_key(term, MAX_MATCHES)
     return list(dict.fromkeys(found))
 
 
@@ -182,7 +196,8 @@ def _find_groups(
     """Return groups whose newest job contains all terms in its group name, code or message."""
     wanted = [term.casefold() for term in terms]
     names = [name for name, _ in FailureQueries(tx).list_groups(owner, MAX_GROUPS_SEARCHED)]
-    samples = FailureQueries(tx).get_group_samples(names, {} if owner is None else {"owner": owner})
+    where = {} if owner is None else {"owner": owner}
+    samples = FailureQueries(tx).get_group_samples(names, where)
     attempts: Mapping[str, AttemptRow] = {}
     if owner is None and private:
         attempts = JobQueries(tx).get_latest_attempts([row.id for row in samples.values()])

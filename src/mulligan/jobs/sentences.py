@@ -200,6 +200,8 @@ def _describe_end(attempt: AttemptRow, row: JobRow) -> str:
     if attempt.ended == Ended.LOST:
         verdict = _describe_verdict(attempt)
         return f"was lost after {elapsed} because its process or worker died{verdict}"
+    if not attempt.has_run:
+        return f"was only claimed, and returned after {elapsed} before it began: {reason}"
     if attempt.ended == Ended.RELEASED:
         return f"went back to the queue after {elapsed} at no charge: {reason}"
     if attempt.ended == Ended.PARKED and attempt.verb == Verb.PARK:
@@ -432,6 +434,11 @@ def _describe_cancel(event: Event) -> str:
     return f"{_actor(event)} cancelled it{_because(event)}"
 
 
+def _describe_undiscard(event: Event) -> str:
+    state = event.data.get("after", {}).get("state", "dead")
+    return f"{_actor(event)} undid the discard: it is {state} again{_because(event)}"
+
+
 def _describe_discard(event: Event) -> str:
     return f"{_actor(event)} discarded it{_because(event)}"
 
@@ -469,14 +476,20 @@ def _describe_probe(event: Event) -> str:
     return f"Started alone as a probe, to test whether dependency {dependency} has recovered."
 
 
+def _describe_trial(event: Event) -> str:
+    return f"{_actor(event)} let it run although its kind was held{_because(event)}"
+
+
 _DESCRIBE_EVENT: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_RETRIED: _describe_manual_retry,
     EventType.JOB_RELEASED: _describe_release,
     EventType.JOB_CANCEL_REQUESTED: _describe_stop_request,
     EventType.JOB_CANCELLED: _describe_cancel,
     EventType.JOB_DISCARDED: _describe_discard,
+    EventType.JOB_UNDISCARDED: _describe_undiscard,
     EventType.JOB_DIED: _describe_death,
     EventType.JOB_STALE_REFUSED: _describe_stale_report,
     EventType.DEPENDENCY_PROBING: _describe_probe,
+    EventType.JOB_TRIED: _describe_trial,
     EventType.JOB_EDITED: _describe_edit,
 }

@@ -156,16 +156,18 @@ def describe_limit(full: FullLimit) -> str:
 
 def find_blocking_gate(row: JobRow, gates: Iterable[Gate], now: Micros) -> Gate | None:
     """Return the closed gate that delays this job longest, if it stays closed past its due time."""
-    keys = {("queue", row.queue), ("kind", row.kind)}
-    keys.update(("dependency", key) for key in row.uses.split(",") if key)
-    closed = [gate for gate in gates if (gate.scope, gate.key) in keys and is_closed(gate, now)]
+    keys = guards.gate_keys(row)
+    closed = []
+    for gate in gates:
+        if (gate.scope, gate.key) in keys and is_closed(gate, now):
+            closed.append(gate)
     if not closed:
         return None
-    gate = max(closed, key=_closed_until)
-    end = guards.expected_end(gate)
+    longest = max(closed, key=_closed_until)
+    end = guards.expected_end(longest)
     if row.run_at > now and end is not None and end < row.run_at:
         return None
-    return gate
+    return longest
 
 
 def _closed_until(gate: Gate) -> tuple[bool, Micros]:

@@ -1,4 +1,7 @@
-"""Handler arguments as JSON: encoded at enqueue, decoded before the call, validated both times."""
+"""Handler arguments as JSON: encoded at enqueue, decoded before the call, validated both times.
+
+Processes without the app check payloads against the JSON schema that the manifest stores.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -18,8 +22,12 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from mulligan.core.errors import ConfigError, PayloadRefused
+from mulligan.core.errors import ConfigError, OutcomeRequest, PayloadRefused, ResultMismatch
 from mulligan.core.json import decode, make_chunk_encoder
+from mulligan.core.suggest import did_you_mean
+from mulligan.manifest.storable import advise, find_unstorable
+
+CONTEXT_NAMES = ("ctx", "context", "self")  # what people call a context that they do not annotate
 
 
 class Arguments:
@@ -28,6 +36,7 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], context_type: type) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
         hints = _type_hints(function)
+        self._hints = hints
         self.context_name: str | None = None
         self.signature = inspect.signature(function)
         fields: dict[str, Any] = {}
@@ -69,6 +78,42 @@ class Arguments:
         """True if the handler has a `**kwargs` parameter."""
         return self._accepts_extra
 
+    @cached_property
+    def _result_adapter(self) -> pydantic.TypeAdapter[Any] | None:
+        """Return what converts results; None if no annotation says how."""
+        hint = self._hints.get("return", Any)
+        if typing.get_origin(hint) in _UNIONS:
+            values = [one for one in typing.get_args(hint) if not _is_outcome(one)]
+            hint = typing.Union[tuple(values)] if values else None  # noqa: UP007
+        elif hint is None or _is_outcome(hint):
+            hint = type(None)
+        try:
+            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
+        except (pydantic.PydanticUserError, NameError):
+            return None
+        return None if any(find_unstorable({"schema": adapter.core_schema})) else adapter
+
+    def convert_result(self, result: Any) -> Any:
+        """Return a result, given as JSON values, as the type that the handler is annotated with."""
+        adapter = self._result_adapter
+        if adapter is None:
+            return result
+        try:
+            return adapter.validate_json(json.dumps(result))
+        except ValidationError as errors:
+            problem = _format_errors("it does not fit", errors)
+            message = f"{self.name}{self.describe()} returned {result!r:.200}: {problem}"
+            raise ResultMismatch(message) from None
+
+    def describe(self) -> str:
+        """Return the call and its result as a person writes them: `(clip: int) -> str`."""
+        parameters = [
+            parameter.replace(annotation=self._hints.get(parameter.name, parameter.annotation))
+            for parameter in self.public_signature.parameters.values()
+        ]
+        returned = self._hints.get("return", inspect.Signature.empty)
+        return str(self.public_signature.replace(parameters=parameters, return_annotation=returned))
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return arguments by name, as the handler would receive them."""
         if not args and kwargs.keys() == self._names:
@@ -76,13 +121,31 @@ class Arguments:
         try:
             bound = self.public_signature.bind(*args, **kwargs)
         except TypeError as error:
-            message = f"{self.name}: {error}"
-            raise PayloadRefused(message) from None
+            raise PayloadRefused(self._describe_bad_call(kwargs, error)) from None
         arguments = dict(bound.arguments)
         for parameter in self.public_signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 arguments |= arguments.pop(parameter.name, {})
         return arguments
+
+    def _describe_bad_call(self, kwargs: Mapping[str, Any], error: TypeError) -> str:
+        """Return which argument of a call is wrong, and what is likely meant."""
+        unknown = [name for name in kwargs if name not in self._names]
+        if unknown and not self._accepts_extra:
+            nearest = did_you_mean(unknown[0], self._fields)
+            advice = nearest or f" It takes {', '.join(self._fields) or 'no arguments'}."
+            return f"{self.name}: unknown argument {unknown[0]!r}.{advice}"
+        return f"{self.name}: {error}{self._context_hint(str(error))}"
+
+    def _context_hint(self, problem: str) -> str:
+        """Return how to get the context if a parameter seems to be meant for it."""
+        for name in CONTEXT_NAMES:
+            parameter = self.public_signature.parameters.get(name)
+            if parameter is None or parameter.annotation is not parameter.empty:
+                continue
+            if name in problem:
+                return f". If {name} is the context, annotate it: {name}: Context"
+        return ""
 
     def encode(self, arguments: Mapping[str, Any]) -> Any:
         """Validate arguments and return them as JSON values.
@@ -97,13 +160,23 @@ class Arguments:
         try:
             payload = self._dump(model, mode="json", exclude_unset=True)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
-            message = f"{self.name}: the payload cannot be written as JSON: {error}"
-            raise PayloadRefused(message) from None
+            field, value = self._find_unwritable(model)
+            what = f"{self.name}: {field}: the value"
+            raise PayloadRefused(_describe_unwritable(what, value, error)) from None
         names = self._names_by_alias
         return {
             names.get(alias) or _remove_alias_prefix(alias): value
             for alias, value in payload.items()
         }
+
+    def _find_unwritable(self, model: BaseModel) -> tuple[str, Any]:
+        """Return the name and value of the first field that cannot be written as JSON."""
+        for alias, value in {**model.__dict__, **(model.model_extra or {})}.items():
+            try:
+                self._dump(model, mode="json", include={alias})
+            except (PydanticSerializationError, ValueError, RecursionError):
+                return self._names_by_alias.get(alias) or _remove_alias_prefix(alias), value
+        return "payload", None
 
     def _copy_if_exact(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return a copy of arguments that validation would not change; None for all others.
@@ -131,22 +204,15 @@ class Arguments:
         if self._exact_types is None:
             return [self.encode(call if type(call) is dict else dict(call)) for call in calls]
         payloads = [*map(dict, calls)]
-        if self._are_exact(payloads):
-            return payloads
-        return [self.encode(payload) for payload in payloads]
-
-    def _are_exact(self, payloads: Sequence[dict[str, Any]]) -> bool:
-        """Return True if validation would not change any payload, see `_copy_if_exact`."""
-        if self._exact_types is None or {*map(tuple, payloads)} != {self._fields}:
-            return False
-        for name, types_ in self._exact_types:
+        is_exact = {*map(tuple, payloads)} == {self._fields}
+        for name, types_ in self._exact_types if is_exact else ():
             column = [*map(itemgetter(name), payloads)]
-            if not {*map(type, column)} <= types_:
-                return False
-            for value in column:
-                if type(value) is str and not value.isascii():  # it may contain a lone surrogate
-                    return False
-        return True
+            found = {*map(type, column)}
+            if not found <= types_:
+                is_exact = False
+            elif str in found:  # it may contain a lone surrogate
+                is_exact &= all(type(value) is not str or value.isascii() for value in column)
+        return payloads if is_exact else [self.encode(payload) for payload in payloads]
 
     def decode(self, text: str) -> dict[str, Any]:
         """Return keyword arguments for the handler.
@@ -191,7 +257,14 @@ class Arguments:
                 }
             )
         except ValidationError as errors:
-            raise PayloadRefused(_format_errors(self.name, errors)) from None
+            problem = _format_errors(self.name, errors)
+            raise PayloadRefused(f"{problem}{self._context_hint(problem)}") from None
+
+    def check_types(self, kind: str) -> None:
+        """Refuse types that JSON cannot hold, before the first enqueue would."""
+        for path, reason in find_unstorable(self.model.__pydantic_core_schema__):
+            message = f"kind {kind!r}: argument {_remove_alias_prefix(path)} {reason}"
+            raise ConfigError(message)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the payload; empty if one of the types has none."""
@@ -264,6 +337,11 @@ _JSON_TYPES = frozenset({int, str, bool, float, type(None)})
 _ABSENT = object()
 
 
+def _is_outcome(hint: Any) -> bool:
+    """Return True for Retry, Snooze and so on, which a handler returns instead of a result."""
+    return isinstance(hint, type) and issubclass(hint, OutcomeRequest)
+
+
 def _is_context(hint: Any, context_type: type) -> bool:
     """Return True for `Context`, and for `Context | None`: tests call handlers without one."""
     if hint is context_type:
@@ -300,7 +378,7 @@ def _format_errors(name: str, errors: ValidationError) -> str:
     parts = []
     for error in errors.errors():
         path = ".".join(_remove_alias_prefix(str(part)) for part in error["loc"])
-        parts.append(f"{path}: {error['msg']}")
+        parts.append(f"{path}: {error['msg']}".removeprefix(": "))
     return f"{name}: {'; '.join(parts)}"
 
 
@@ -353,8 +431,41 @@ def _dump_or_refuse(value: Any, what: str) -> str:
     except RecursionError:
         raise PayloadRefused(_too_deep(what)) from None
     except (TypeError, ValueError, PydanticSerializationError) as error:
-        message = f"{what} cannot be written as JSON: {error}"
-        raise PayloadRefused(message) from None
+        raise PayloadRefused(_describe_unwritable(what, value, error)) from None
+
+
+def _describe_unwritable(what: str, value: Any, error: Exception) -> str:
+    """Return why a value cannot be written as JSON, and what to use instead."""
+    problem = f"{what} cannot be written as JSON: {error}"
+    if isinstance(error, RecursionError):
+        return problem
+    for found in _values_inside(value):
+        try:
+            to_jsonable_python(found)
+        except (PydanticSerializationError, ValueError, RecursionError):
+            return f"{problem}. {advise(type(found))}"
+    return problem
+
+
+def _values_inside(value: Any) -> Iterator[Any]:
+    """Yield the values in lists and mappings, up to a depth at which advice is of no use."""
+    stack = [(value, 0)]
+    while stack:
+        found, depth = stack.pop()
+        inner: Iterable[Any] = ()
+        if isinstance(found, Mapping):
+            inner = found.values()
+        elif isinstance(found, list | tuple | set | frozenset):
+            inner = found
+        elif isinstance(found, BaseModel):
+            inner = found.__dict__.values()
+        else:
+            yield found
+        if depth < MAX_ADVICE_DEPTH:
+            stack.extend((one, depth + 1) for one in inner)
+
+
+MAX_ADVICE_DEPTH = 5
 
 
 # Decoding may start deep in a call stack, where a value that was just encodable is too deep.

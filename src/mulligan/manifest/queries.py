@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from mulligan.core.durations import Micros
 from mulligan.storage.base import Queries
+
+
+class StoredManifest(NamedTuple):
+    """A stored manifest without its body."""
+
+    id: str
+    app: str
+    release: str
+    published_at: Micros  # when a worker last published it
 
 
 class ManifestQueries(Queries):
@@ -15,9 +25,19 @@ class ManifestQueries(Queries):
         """Store a manifest, or record that it is still in use."""
         self.tx.rows("store_manifest", id=manifest_id, app=app, release=release, body=body)
 
-    def list_manifests(self) -> list[tuple[str, str, str, str, Micros]]:
-        """List (id, app, release, body, last use), newest first."""
-        return [(row[0], row[1], row[2], row[3], row[4]) for row in self.tx.rows("list_manifests")]
+    def list_manifests(self) -> list[StoredManifest]:
+        """List the stored manifests without their bodies, newest first."""
+        return [StoredManifest(*row) for row in self.tx.rows("list_manifests")]
+
+    def read_manifest(self, manifest_id: str) -> str | None:
+        """Return the body of a manifest, or None if it was deleted."""
+        rows = self.tx.rows("read_manifest", id=manifest_id)
+        return rows[0][0] if rows else None
+
+    def delete_manifest(self, stored: StoredManifest) -> bool:
+        """Delete a manifest, unless a worker has published it meanwhile."""
+        found = self.tx.rows("delete_manifest", id=stored.id, published_at=stored.published_at)
+        return bool(found)
 
     def delete_schedules(self, names: Iterable[str]) -> None:
         """Delete schedules. If declared again, they start anew; slots keep their jobs."""

@@ -7,8 +7,16 @@ INSERT INTO {p}manifest (id, app, release, body, created_at, last_used_at) VALUE
 ON CONFLICT (id) DO UPDATE SET last_used_at = excluded.last_used_at
 
 -- name: list_manifests
--- List the stored manifests, newest first.
-SELECT id, app, release, body, last_used_at FROM {p}manifest ORDER BY created_at DESC, id
+-- List the stored manifests without their bodies, newest first.
+SELECT id, app, release, last_used_at FROM {p}manifest ORDER BY created_at DESC, id
+
+-- name: read_manifest
+-- Return the body of one manifest.
+SELECT body FROM {p}manifest WHERE id = :id
+
+-- name: delete_manifest
+-- Delete one manifest, unless a worker has published it meanwhile.
+DELETE FROM {p}manifest WHERE id = :id AND last_used_at <= :published_at RETURNING id
 
 -- name: delete_schedule
 -- Delete one schedule.

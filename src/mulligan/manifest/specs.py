@@ -8,29 +8,36 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError, UnknownKind
 from mulligan.core.job import NAME_RULE, Unique, is_name
 from mulligan.core.tracing import NO_TRACER, Tracer
-from mulligan.failures.matcher import Rulebook
 from mulligan.guards import budget as budgets
-from mulligan.manifest.arguments import Arguments, JobCallback
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # commands that only read a manifest start without the modules that run jobs
+    from mulligan.core.attempt import Lease, Outcome
+    from mulligan.failures.matcher import Rulebook
+    from mulligan.failures.rule_sources import Rules
     from mulligan.guards.state import BreakerConfig
+    from mulligan.manifest.arguments import Arguments, JobCallback
+    from mulligan.manifest.hooks import Hook
 
 DEFAULT_TIMEOUT: Micros = 300 * SECOND
+DEFAULT_RECORDS = 200
 # Prefix of Mulligan's own kinds and queues, which are left out of lists, counts and insight.
 SYSTEM_PREFIX = "mulligan."
 # Kind of deliveries of stored subscriptions. Declared subscriptions append their name.
 DELIVER_KIND = "mulligan.deliver"
 DELIVERY_QUEUE = "mulligan.deliveries"
 ENDPOINT_PREFIX = "mulligan.endpoint."  # of the dependencies of deliveries
+
+ARGUMENT_FIELD = re.compile(r"\{([^{}]*)\}")  # in titles and keys: {order}, {customer.id}
 
 S = TypeVar("S")
 
@@ -61,12 +68,16 @@ class KindSpec:
     """A kind as data: everything the supervisor, the web and the CLI need to know about it."""
 
     name: str
+    title: str = ""  # what people call its jobs: "Invoice {order}"; empty: their first arguments
     queue: str = "default"
     priority: int = 0
     timeout: Micros = DEFAULT_TIMEOUT
     policy: str | None = None  # JSON
     isolate: bool = False
+    once: bool = False  # at most once: never retried, never a probe, parked after a loss
     memory_limit: int | None = None  # bytes
+    stall: Micros | None = None  # longest time without progress
+    log: int = DEFAULT_RECORDS  # records that are kept with a failed attempt
     retention: Micros | None = None
     uses: str = ""  # dependency keys, unless they depend on the payload
     schema: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +89,8 @@ class KindSpec:
     shadow: str | None = None  # JSON of a policy that is only compared with the real one
     editable: tuple[str, ...] = ()  # arguments that a manual retry may change
     unique_by: tuple[str, ...] = ()  # arguments that its unique key consists of
-    uses_by_payload: bool = False  # only the app can compute its dependencies
+    uses_by_payload: bool = False  # its dependencies follow from the payload
+    uses_template: str = ""  # keys with {argument}, comma separated; empty: a function of the app
     index: tuple[str, ...] = ()  # arguments with an index for filters
     needs_history: bool = True  # its handler or callbacks get data of earlier attempts
 
@@ -86,6 +98,26 @@ class KindSpec:
     def alone(self) -> bool:
         """True if an attempt needs a process of its own: to isolate it or to limit its memory."""
         return self.isolate or self.memory_limit is not None
+
+    @property
+    def unique(self) -> Unique | None:
+        """The uniqueness of its jobs; None if they have no unique key."""
+        if not (self.unique_by or self.unique_while):
+            return None
+        cover = tuple(filter(None, self.unique_while.split(",")))
+        period = None if self.unique_for is None else self.unique_for / SECOND
+        return Unique(self.unique_by, cover, period)
+
+
+def schema_defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default values that the schema of a payload declares."""
+    properties = schema.get("properties", {})
+    return {name: field["default"] for name, field in properties.items() if "default" in field}
+
+
+def allows_no_retries(spec: KindSpec) -> bool:
+    """True if the policy of a kind sets `max_retries=0`."""
+    return bool(json.loads(spec.policy or "{}").get("max_retries") == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +175,10 @@ class Handler:
     is_async: bool
     cost: float
     uses: Callable[[Any], Any] | None  # returns the dependencies of a payload
-    unique: Unique | None
-    rulebooks: Callable[[], tuple[Rulebook, ...]] = tuple  # rules of the kind, then of the app
+    kind_rules: Rulebook
+    app_rules: Rules
     done: JobCallback | None = None  # does the result already exist?
     can_retry: JobCallback | None = None  # may the job run again after a manual retry?
-
-    @property
-    def has_callbacks(self) -> bool:
-        """True if `done=` or `can_retry=` must be called before the handler."""
-        return self.done is not None or self.can_retry is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +213,9 @@ class SubscriptionSpec:
     channel: str = ""
     endpoint: str = ""  # dependency of its deliveries
     per_owner: bool = False  # each owner is notified separately
+    kind: str = ""  # of a reaction: the kind that runs the function, its queue and priority
+    queue: str = ""
+    priority: int = 0
 
 
 # --- Manifest ---
@@ -203,16 +233,39 @@ class Manifest:
     schedules: Mapping[str, ScheduleSpec] = field(default_factory=dict)
     rules: tuple[Mapping[str, Any], ...] = ()  # the app's failure rules as JSON values
     subscriptions: Mapping[str, SubscriptionSpec] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # declared in code, by dotted name
 
     @property
     def kinds_with_rules(self) -> dict[str, KindSpec]:
         """Kinds, each with the app's rules after its own: the order of matching."""
-        if not self.rules:
-            return dict(self.kinds)
-        return {
-            name: replace(spec, rules=(*spec.rules, *self.rules))
-            for name, spec in self.kinds.items()
-        }
+        return {name: self.kind_with_rules(name) for name in self.kinds}
+
+    def kind_with_rules(self, name: str) -> KindSpec:
+        """Return one of `kinds_with_rules`."""
+        spec = self.kinds[name]
+        return replace(spec, rules=(*spec.rules, *self.rules)) if self.rules else spec
+
+    @property
+    def title(self) -> str:
+        """Name for people: `release r42 of jobs:app`."""
+        return f"release {self.release} of {self.app}" if self.release else self.app
+
+    @property
+    def queue_names(self) -> frozenset[str]:
+        """Queues that the app declares or that one of its kinds uses, without Mulligan's own."""
+        names = {*self.queues, *(spec.queue for spec in self.kinds.values())}
+        return frozenset(name for name in names if not name.startswith(SYSTEM_PREFIX))
+
+    @property
+    def declared_names(self) -> frozenset[str]:
+        """Names of everything that may outlive a release: kinds, schedules, subscriptions."""
+        return frozenset(
+            [
+                *(f"kind {name}" for name in self.kinds),
+                *(f"schedule {name}" for name in self.schedules),
+                *(f"subscription {name}" for name in self.subscriptions),
+            ]
+        )
 
     @property
     def id(self) -> str:
@@ -228,6 +281,7 @@ class Manifest:
             "schedules": _to_dicts(self.schedules),
             "rules": list(self.rules),
             "subscriptions": _to_dicts(self.subscriptions),
+            "settings": dict(self.settings),
         }
         return json.dumps(body, sort_keys=True)
 
@@ -242,24 +296,14 @@ class Manifest:
         return cls(
             app=body["app"],
             release=body["release"],
-            kinds={spec.name: _restore_tuples(spec) for spec in kinds},
+            kinds={spec.name: spec for spec in kinds},
             queues={spec.name: spec for spec in queues},
             dependencies={spec.key: spec for spec in dependencies},
             schedules={spec.name: spec for spec in schedules},
             rules=tuple(body.get("rules", ())),
-            subscriptions={spec.name: replace(spec, on=tuple(spec.on)) for spec in subscriptions},
+            subscriptions={spec.name: spec for spec in subscriptions},
+            settings=body.get("settings", {}),
         )
-
-
-def _restore_tuples(spec: KindSpec) -> KindSpec:
-    """Turn the lists of JSON into tuples again."""
-    return replace(
-        spec,
-        rules=tuple(spec.rules),
-        editable=tuple(spec.editable),
-        unique_by=tuple(spec.unique_by),
-        index=tuple(spec.index),
-    )
 
 
 def _to_dicts(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -267,20 +311,32 @@ def _to_dicts(specs: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _from_dicts(spec_type: type[S], rows: Iterable[dict[str, Any]]) -> list[S]:
-    """Build specs from JSON. Fields of a newer version are ignored."""
-    known = {field.name for field in fields(spec_type)}  # type: ignore[arg-type]
-    specs = []
-    for row in rows:
-        values = {name: value for name, value in row.items() if name in known}
-        specs.append(spec_type(**values))
-    return specs
+    """Build specs from JSON."""
+    return [
+        _make_spec(spec_type, json.dumps(row, sort_keys=True))  # type: ignore[arg-type]
+        for row in rows
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _make_spec(spec_type: Any, text: str) -> Any:
+    """Build a spec. Cached, because most releases of an app declare most things the same way.
+
+    Lists become tuples again. Fields of a newer version are ignored.
+    """
+    known = {field.name for field in fields(spec_type)}
+    values = {}
+    for name, value in json.loads(text).items():
+        if name in known:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    return spec_type(**values)
 
 
 # --- Registry ---
 
 
 # Replaces a handler in a test. Returns None for attempts that it does not replace.
-HandlerOverride = Callable[[Handler, Lease], Handler | Outcome | None]
+HandlerOverride = Callable[[Handler, "Lease"], "Handler | Outcome | None"]
 
 
 class Registry:
@@ -295,8 +351,11 @@ class Registry:
         self.subscriptions: dict[str, SubscriptionSpec] = {}
         self.on_start: list[Callable[..., Any]] = []
         self.on_stop: list[Callable[..., Any]] = []
+        self.around: list[Hook] = []  # the outermost first
+        self.on_failure: list[Hook] = []
         self.overrides: list[HandlerOverride] = []  # set by tests; the last one wins
         self.tracer: Tracer = NO_TRACER
+        self.version = 0  # grows with every declaration
 
     def add(self, handler: Handler) -> None:
         name = check_name("kind", handler.spec.name)
@@ -307,10 +366,22 @@ class Registry:
             message = f"kind {name!r} is registered twice: at {first} and at {second}"
             raise ConfigError(message)
         self.handlers[name] = handler
+        self.version += 1
 
     @property
     def kinds(self) -> dict[str, KindSpec]:
         return {name: handler.spec for name, handler in self.handlers.items()}
+
+    @property
+    def source_files(self) -> list[str]:
+        """Return the files of the app's handlers, in the order of their registration."""
+        functions = [
+            inspect.unwrap(handler.call)
+            for name, handler in self.handlers.items()
+            if not name.startswith(SYSTEM_PREFIX)
+        ]
+        codes = [getattr(function, "__code__", None) for function in functions]
+        return [code.co_filename for code in codes if code is not None]
 
     def get(self, kind: str) -> Handler:
         try:
@@ -318,17 +389,12 @@ class Registry:
         except KeyError:
             raise UnknownKind(unknown_kind_message(kind, self.handlers)) from None
 
-    def resolve_handler(self, lease: Lease) -> Handler | Outcome:
-        """Return the handler of an inline attempt, or what a test put in its place."""
-        handler = self.get(lease.kind)
-        for override in reversed(self.overrides):
-            replacement = override(handler, lease)
-            if replacement is not None:
-                return replacement
-        return handler
-
     def manifest(
-        self, app: str, release: str, rules: tuple[Mapping[str, Any], ...] = ()
+        self,
+        app: str,
+        release: str,
+        rules: tuple[Mapping[str, Any], ...] = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> Manifest:
         return Manifest(
             app=app,
@@ -339,22 +405,28 @@ class Registry:
             schedules=dict(self.schedules),
             rules=rules,
             subscriptions=dict(self.subscriptions),
+            settings=settings or {},
         )
 
-    def declare(self, spec: QueueSpec | DependencySpec) -> None:
-        """Add a queue or dependency; refuse a second declaration."""
-        if isinstance(spec, QueueSpec):
-            if spec.name in self.queues:
-                raise ConfigError(_declared_twice("queue", spec.name))
-            self.queues[spec.name] = spec
-        else:
-            if spec.key in self.dependencies:
-                raise ConfigError(_declared_twice("dependency", spec.key))
-            self.dependencies[spec.key] = spec
+    def declare(self, spec: QueueSpec | DependencySpec | ScheduleSpec | SubscriptionSpec) -> None:
+        """Add a queue, dependency, schedule or subscription; refuse a second declaration."""
+        match spec:
+            case QueueSpec():
+                _add_once(self.queues, "queue", spec.name, spec)
+            case DependencySpec():
+                _add_once(self.dependencies, "dependency", spec.key, spec)
+            case ScheduleSpec():
+                _add_once(self.schedules, "schedule", spec.name, spec)
+            case SubscriptionSpec():
+                _add_once(self.subscriptions, "subscription", spec.name, spec)
+        self.version += 1
 
 
-def _declared_twice(what: str, name: str) -> str:
-    return f"{what} {name!r} is declared twice; remove one declaration"
+def _add_once(specs: dict[str, S], what: str, name: str, spec: S) -> None:
+    if name in specs:
+        message = f"{what} {name!r} is declared twice. Remove one declaration or rename it."
+        raise ConfigError(message)
+    specs[name] = spec
 
 
 def unknown_kind_message(kind: str, known: Mapping[str, Any]) -> str:

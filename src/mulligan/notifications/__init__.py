@@ -16,10 +16,14 @@ from mulligan.retries.policy import Policy
 # Before most other work: messages are short and few run at a time.
 PRIORITY = -5
 
-# Delays from seconds to a day, three days in total: a receiver may be down over a weekend.
+# In the payload of a delivery: the job, batch or incident whose messages arrive in order.
+THREAD_PATH = "message.thread"
+
+# Delays from seconds to a day, three days in total: a receiver may be down over a weekend. Several
+# in the first two minutes: after a short fault its owner gets the message within half a minute.
 RETRY_POLICY = Policy(
-    max_retries=10,
-    backoff=Table([5, 60, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]),
+    max_retries=13,
+    backoff=Table([5, 10, 15, 30, 60, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400]),
     max_losses=1000,  # a killed worker must not lose a message
 )
 # A receiver that refuses may be in the middle of a deploy, so retry a few times. A refused login or
@@ -30,7 +34,7 @@ DELIVERY_RULES = (
         verdict="HTTP_4XX",
         code="RECEIVER_REFUSED",
         cls="transient",
-        max_retries=5,
+        max_retries=8,
     ),
     Rule("delivery.login", verdict="AUTH", code="AUTH", cls="transient"),
     Rule("delivery.settings", verdict="MISCONFIGURED", code="MISCONFIGURED", cls="transient"),
@@ -43,5 +47,5 @@ DELIVERY_KIND_OPTIONS: dict[str, Any] = {
     "timeout": 90,
     "rules": DELIVERY_RULES,
     "retention": 7 * 86_400,
-    "index": ("subscription",),
+    "index": ("subscription", THREAD_PATH),
 }

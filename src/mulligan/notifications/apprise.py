@@ -7,11 +7,11 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, ClassVar, NoReturn
 
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.core.event import EventType
+from mulligan.core.extras import check_extra
 from mulligan.core.format import one_line, safe_text
 from mulligan.notifications.channels import Receipt, SendContext
 from mulligan.notifications.email import render_text
@@ -55,8 +55,7 @@ class Apprise:
     kind: ClassVar[str] = "apprise"
 
     def __post_init__(self) -> None:
-        if find_spec("apprise") is None:
-            _refuse("the library is not installed. Run: pip install 'mulligan[apprise]'")
+        check_extra("apprise", "Apprise(…)")
         if not self.targets or not all(_is_url(url) for url in self.targets):
             _refuse("invalid URL. Use one or several Apprise URLs, such as 'slack://…'.")
 

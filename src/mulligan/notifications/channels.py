@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, runtime_checka
 
 from mulligan.config import Settings
 from mulligan.core.errors import ConfigError, Fail
+from mulligan.core.extras import find_missing
 from mulligan.notifications.message import Message
 
 Address = IPv4Address | IPv6Address
@@ -276,7 +277,7 @@ def _refuse(reason: str) -> NoReturn:
 
 # --- The channel protocol ---
 
-# Result of a delivery, as JSON. `skipped` says why nothing was sent, rightly.
+# Result of a delivery, as JSON. `skipped` says why nothing was sent.
 Receipt = dict[str, Any]
 
 
@@ -333,6 +334,22 @@ class ReceiverGone(Fail):
 
     def __init__(self, message: str) -> None:
         super().__init__("RECEIVER_GONE", message, final=True)
+
+
+# --- Channels that cannot send ---
+
+NO_MAIL_SERVER = "mail.host is not set, so no mail is sent"
+# Extra that a kind of channel needs.
+CHANNEL_EXTRAS = {"email": "web", "webhook": "web", "apprise": "apprise"}
+
+
+def find_obstacle(channel: str, settings: Settings) -> str:
+    """Return why messages of a kind of channel cannot be sent; empty if they can."""
+    if channel == "email" and not settings.mail.host:
+        return NO_MAIL_SERVER
+    extra = CHANNEL_EXTRAS.get(channel)
+    command = find_missing(extra) if extra else ""
+    return f"packages are missing, so nothing is sent. Install them: {command}" if command else ""
 
 
 # --- Registry ---

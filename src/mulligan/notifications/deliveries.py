@@ -14,21 +14,24 @@ from datetime import datetime
 from typing import Any
 
 from mulligan.config import Settings
+from mulligan.core.attempt import Ground
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Cancel, NotFound, Refused, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import Job, NewJob, State
+from mulligan.core.job import AttemptRow, Job, NewJob, State
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import DELIVER_KIND, DELIVERY_QUEUE
-from mulligan.notifications import PRIORITY
+from mulligan.notifications import PRIORITY, THREAD_PATH
 from mulligan.notifications.channels import Channel, ReceiverGone, SendContext, load_channel
 from mulligan.notifications.message import Message
 from mulligan.notifications.queries import NotificationQueries, SubscriptionRow
+from mulligan.notifications.reactions import DeliveryThread, wait_for_turn
 from mulligan.notifications.rules import SubscriptionMatcher
+from mulligan.retries.reasons import read_ground
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.runner.context import Context
 
@@ -62,12 +65,16 @@ class DeliveryHandler:
         self._channel = channel
 
     async def deliver(self, ctx: Context, subscription: str, message: dict[str, Any]) -> Any:
-        """Send one message. Cancels the job if its subscription was removed or disabled."""
+        """Send one message. Cancels the job if nothing is sent: it must not count as delivered."""
         row = await asyncio.to_thread(self._load_subscription, subscription)
         if row is None:
-            return Cancel("its subscription was removed")
+            return await self._skip(ctx, subscription, "its subscription was removed")
         if row.state != "on":
-            return Cancel("its subscription is disabled")
+            return await self._skip(ctx, subscription, "its subscription is disabled")
+        thread = DeliveryThread(subscription, THREAD_PATH, str(message.get("thread", "")))
+        wait = await asyncio.to_thread(wait_for_turn, self._store(), ctx.job.id, thread)
+        if wait is not None:
+            return wait
         try:
             channel = self._channel or load_channel(json.loads(row.body))
             context = self._send_context(ctx, subscription)
@@ -75,9 +82,24 @@ class DeliveryHandler:
         except Exception as error:
             await asyncio.to_thread(self._record_failure, subscription, error)
             raise
+        if "skipped" in receipt:
+            return await self._skip(ctx, subscription, receipt["skipped"])
         if row.failures:
             await asyncio.to_thread(self._record_success, subscription)
         return receipt
+
+    async def _skip(self, ctx: Context, subscription: str, reason: str) -> Cancel:
+        """Record that a message is not sent, and end its job."""
+        data = {"subscription": subscription, "reason": reason, "kind": ctx.job.kind}
+        event = NewEvent(
+            EventType.DELIVERY_SKIPPED, job_id=ctx.job.id, owner=ctx.job.owner, data=data
+        )
+        await asyncio.to_thread(self._write_event, event)
+        return Cancel(reason)
+
+    def _write_event(self, event: NewEvent) -> None:
+        with self._store().begin() as tx:
+            EventQueries(tx).write_events([event])
 
     def _send_context(self, ctx: Context, subscription: str) -> SendContext:
         async def save_accepted(accepted: frozenset[str]) -> None:
@@ -147,6 +169,9 @@ def build_delivery_job(subscription: SubscriptionMatcher, message: Message, owne
     # The channel of a declared subscription exists only in its app, which registers its own kind.
     kind = f"{DELIVER_KIND}.{subscription.id}" if subscription.declared else DELIVER_KIND
     payload = {"subscription": subscription.id, "message": message.to_dict()}
+    args = [("subscription", subscription.id)]
+    if message.thread:
+        args.append((THREAD_PATH, message.thread))
     return NewJob(
         id=new_id(),
         kind=kind,
@@ -155,7 +180,7 @@ def build_delivery_job(subscription: SubscriptionMatcher, message: Message, owne
         owner=owner,
         priority=PRIORITY,
         uses=subscription.endpoint,
-        args=(("subscription", subscription.id),),
+        args=tuple(args),
     )
 
 
@@ -208,6 +233,7 @@ class Delivery:
     attempts: int
     failures: int
     error: str  # public sentence of the last failure
+    skipped: str  # why nothing was sent; empty if it was sent or will be
     next_at: datetime | None
     created_at: datetime
     finished_at: datetime | None
@@ -235,7 +261,7 @@ class Deliveries:
 
     @property
     def _jobs(self) -> Jobs:
-        return Jobs(self._open, self._settings(), actor=self._actor)
+        return Jobs(self._open, self._settings, actor=self._actor)
 
     def list(
         self,
@@ -259,16 +285,19 @@ class Deliveries:
                 "queue": DELIVERY_QUEUE,
                 "kind": _delivery_kinds(tx),
             }
-            where |= {name: value for name, value in filters.items() if value is not None}
+            for name, value in filters.items():
+                if value is not None:
+                    where[name] = value
             found = SearchQueries(tx).list_jobs_bounded(where, limit, before)
         deliveries = DeliveryList(self.get(row.id) for row in found.rows)
-        is_full = len(deliveries) >= limit
-        deliveries.cursor = found.stopped or (deliveries[-1].id if is_full else None)
+        deliveries.cursor = found.stopped
+        if not found.stopped and len(deliveries) >= limit:
+            deliveries.cursor = deliveries[-1].id
         return deliveries
 
     def get(self, delivery: str, *, owner: str | None = None) -> Delivery:
         """Return one delivery. Raises `NotFound`."""
-        return _build_delivery(self._find_job(delivery, owner), self._last_error(delivery))
+        return _build_delivery(self._find_job(delivery, owner), self._last_attempt(delivery))
 
     def retry(self, delivery: str, *, owner: str | None = None, reason: str = "") -> Delivery:
         """Send a message again, with the same id for the receiver."""
@@ -283,10 +312,9 @@ class Deliveries:
             raise NotFound(message)
         return job
 
-    def _last_error(self, delivery: str) -> str:
+    def _last_attempt(self, delivery: str) -> AttemptRow | None:
         with self._open().read() as tx:
-            attempt = JobQueries(tx).get_latest_attempts([delivery]).get(delivery)
-        return "" if attempt is None else attempt.public or ""
+            return JobQueries(tx).get_latest_attempts([delivery]).get(delivery)
 
 
 def _delivery_kinds(tx: Transaction) -> tuple[str, ...]:
@@ -294,7 +322,15 @@ def _delivery_kinds(tx: Transaction) -> tuple[str, ...]:
     return tuple({DELIVER_KIND, *declared})
 
 
-def _build_delivery(job: Job, error: str) -> Delivery:
+def _skip_reason(job: Job, attempt: AttemptRow | None) -> str:
+    """Return why the handler cancelled a delivery; empty if it did not, or a person did."""
+    if attempt is None or job.state is not State.CANCELLED:
+        return ""
+    by_handler = read_ground(attempt.judged) is Ground.CANCELLED_BY_HANDLER
+    return attempt.reason if by_handler else ""
+
+
+def _build_delivery(job: Job, attempt: AttemptRow | None) -> Delivery:
     payload: dict[str, Any] = json.loads(json.dumps(job.payload))
     body = payload.get("message", {})
     return Delivery(
@@ -307,7 +343,8 @@ def _build_delivery(job: Job, error: str) -> Delivery:
         state=job.state,
         attempts=job.attempts,
         failures=job.failures,
-        error=error,
+        error="" if attempt is None else attempt.public or "",
+        skipped=_skip_reason(job, attempt),
         next_at=job.next_retry_at,
         created_at=job.created_at,
         finished_at=job.finished_at,

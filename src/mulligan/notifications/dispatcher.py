@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event
 from mulligan.core.job import NewJob
 from mulligan.events.queries import EventQueries
-from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import MANIFEST_LIFETIME
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.notifications.deliveries import build_delivery_job, insert_deliveries
@@ -30,8 +29,9 @@ from mulligan.notifications.incidents import (
 )
 from mulligan.notifications.message import build_event_message
 from mulligan.notifications.queries import NotificationQueries
+from mulligan.notifications.reactions import build_reaction_job
 from mulligan.notifications.rules import HOUR, SubscriptionIndex, SubscriptionMatcher, is_internal
-from mulligan.notifications.subscriptions import SubscriptionCache
+from mulligan.notifications.subscriptions import SubscriptionCache, find_obstacles
 from mulligan.storage.base import Store, Transaction
 
 log = logging.getLogger("mulligan.notifications")
@@ -59,15 +59,26 @@ class Dispatcher:
         self._subscriptions = SubscriptionCache()
         self._last_run_at: Micros | None = None
         self._clock_jumped_at: Micros | None = None  # manifests may still look expired
+        self._warned: set[str] = set()  # subscriptions whose channel cannot send
 
     def run_once(self, store: Store) -> bool:
         """Process one part of the log. Returns True if there is more to do."""
         with store.read() as tx:
             has_subscriptions = NotificationQueries(tx).subscriptions_version()[0]
+            if has_subscriptions:
+                self._warn_once(self._subscriptions.load(tx, tx.now()))
             if not has_subscriptions or self._is_after_clock_jump(tx) or not self._has_work(tx):
                 return False
         with store.begin() as tx:
             return self._run_step(tx)
+
+    def _warn_once(self, subscriptions: SubscriptionIndex) -> None:
+        """Log each subscription whose messages cannot be sent, in every worker, once."""
+        for matcher, obstacle in find_obstacles(subscriptions, self._settings):
+            if matcher.id not in self._warned:
+                self._warned.add(matcher.id)
+                # No colon after the id: redaction would hide what follows `token-failed:`.
+                log.warning("messages of subscription %s are skipped: %s", matcher.id, obstacle)
 
     def _is_after_clock_jump(self, tx: Transaction) -> bool:
         """Return True after the clock has jumped forward, until workers renewed their manifests.
@@ -149,7 +160,14 @@ class Dispatcher:
             if subscription.groups_into_incident(event):
                 incidents.add_death(subscription, event, event.data)
                 return
-            message = build_event_message(event, subscription.id, self._settings)
+            if subscription.reaction is not None:
+                result.jobs.append(
+                    build_reaction_job(subscription.id, subscription.reaction, event)
+                )
+                return
+            message = build_event_message(
+                event, subscription.id, self._settings, for_staff=subscription.for_staff
+            )
             result.jobs.append(build_delivery_job(subscription, message, event.owner))
         except Exception:
             log.exception(
@@ -206,30 +224,17 @@ def _find_matches(
     tx: Transaction, subscriptions: SubscriptionIndex, events: Sequence[Event]
 ) -> list[Match]:
     """Return (event, subscription) for every matching subscription."""
-    wanted = [event for event in events if any(True for _ in subscriptions.candidates(event))]
+    wanted = [event for event in events if subscriptions.has_candidates(event)]
     matches: list[Match] = []
-    for event in _add_kinds(tx, wanted):
+    for event in EventQueries(tx).add_kinds(wanted):
         if is_internal(event.data):
             continue
-        matches.extend(
-            (event, subscription)
-            for subscription in subscriptions.candidates(event)
-            if subscription.matches(event, event.data)
-        )
+        for subscription in subscriptions.candidates(event):
+            if subscriptions.is_loop(subscription, event.data):
+                continue
+            if subscription.matches(event, event.data):
+                matches.append((event, subscription))
     return matches
-
-
-def _add_kinds(tx: Transaction, events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events, with kind and queue of the job added to data that lacks them."""
-    events = list(events)
-    job_ids = {event.job_id for event in events if event.job_id and "kind" not in event.data}
-    kinds: Mapping[str, tuple[str, str]] = JobQueries(tx).get_kinds_and_queues(sorted(job_ids))
-    for event in events:
-        if event.job_id is None or event.job_id not in kinds or "kind" in event.data:
-            yield event
-            continue
-        kind, queue = kinds[event.job_id]
-        yield event._replace(data={"kind": kind, "queue": queue, **event.data})
 
 
 def _incident_keys(matches: Sequence[Match], events: Sequence[Event]) -> set[str]:

@@ -23,7 +23,7 @@ from mulligan.config import MailSection
 from mulligan.core.durations import to_datetime
 from mulligan.core.errors import ConfigError, Fail
 from mulligan.core.format import one_line, safe_text
-from mulligan.notifications.channels import Receipt, SendContext
+from mulligan.notifications.channels import NO_MAIL_SERVER, Receipt, SendContext
 from mulligan.notifications.message import Message, call_app_function
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 # --- The channel ---
 
-NO_MAIL_SERVER = "mail.host is not set, so no mail is sent"
 NO_RECIPIENTS = "no recipients"
 RENDERED_FIELDS = ("subject", "text", "html")
 
@@ -89,7 +88,8 @@ class Email:
             return {"skipped": NO_MAIL_SERVER}
         try:
             recipients = parse_addresses(await self._recipients(message))
-            sender = sender_or_default(parse_address(mail.sender) if mail.sender else None)
+            configured_sender = parse_address(mail.sender) if mail.sender else None
+            sender = sender_or_default(configured_sender)
         except ConfigError as error:
             raise Fail("BAD_ADDRESS", str(error), final=True) from error
         if not recipients:

@@ -6,17 +6,21 @@ Deaths join incidents, time or people end them, and subscribers get messages abo
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mulligan.batches.queries import BatchQueries
 from mulligan.config import Settings
+from mulligan.core.attempt import Alarm
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import Event, EventType
 from mulligan.core.ids import new_id
 from mulligan.core.job import ALL_OWNERS
+from mulligan.core.json import decode
 from mulligan.failures.queries import FailureQueries
+from mulligan.jobs.queries import JobQueries
+from mulligan.jobs.view import Titles
 from mulligan.notifications import rules
 from mulligan.notifications.message import Message, build_cap_message, build_incident_message
 from mulligan.notifications.queries import IncidentRow, MessageCountRow, NotificationQueries
@@ -26,6 +30,7 @@ from mulligan.notifications.rules import (
     IncidentDeath,
     IncidentFacts,
     IncidentTiming,
+    NamedJob,
     SubscriptionIndex,
     SubscriptionMatcher,
 )
@@ -34,6 +39,7 @@ from mulligan.storage.base import Transaction
 log = logging.getLogger("mulligan.notifications")
 
 MAX_ROWS = 100  # incidents or hours per transaction
+NAMED_JOBS = 10  # in a message
 MAX_KEY = 200  # characters
 RECHECK_DELAY = SECOND
 END_REASONS = {
@@ -49,6 +55,7 @@ class IncidentKey(NamedTuple):
     key: str  # fingerprint, event type and code, or batch id
     subscription: str
     owner: str
+    batch: str
 
 
 class IncidentMessage(NamedTuple):
@@ -60,10 +67,14 @@ class IncidentMessage(NamedTuple):
 
 
 class IncidentEnd(NamedTuple):
-    """Incidents that an event ends, by their key, and why."""
+    """Incidents that an event ends, by their cause or batch, and why."""
 
     key: str
     reason: str
+
+    def ends(self, incident_key: IncidentKey) -> bool:
+        """Return whether an incident ends."""
+        return self.key in (incident_key.key, incident_key.batch)
 
 
 def incident_timing(settings: Settings) -> IncidentTiming:
@@ -108,6 +119,28 @@ def incident_owner(subscription: SubscriptionMatcher, event: Event) -> str:
     return subscription.owner or ""
 
 
+def incident_batch(subscription: SubscriptionMatcher, event: Event) -> str:
+    """Return the batch of the event's incident; empty for one incident of all batches.
+
+    An owner wants to know what happened to each batch. An operator who gets one message about all
+    owners gets one about all their batches: a thousand batches would be a thousand messages.
+    """
+    is_for_all_owners = bool(event.owner) and not incident_owner(subscription, event)
+    if subscription.batch is not None or is_for_all_owners:
+        return ""
+    return event.batch_id or ""
+
+
+def _is_expected(subscription: SubscriptionMatcher, event: Event) -> bool:
+    """Return whether operators expect this death: its rule has alarm="none"."""
+    return subscription.for_staff and event.data.get("alarm") == Alarm.NONE
+
+
+def _was_retried_by_hand(event: Event) -> bool:
+    """Return whether the job is in a later generation, in which attempts are counted again."""
+    return (event.token or 0) > (event.attempt or 0)
+
+
 @dataclass
 class IncidentTracker:
     """Open incidents that one transaction of the dispatcher reads and changes."""
@@ -135,7 +168,7 @@ class IncidentTracker:
 
         A damaged incident is closed, so that it does not block the others.
         """
-        incident_key = IncidentKey(row.key, row.subscription, row.owner)
+        incident_key = IncidentKey(row.key, row.subscription, row.owner, row.batch_id)
         if incident_key not in self._incidents:
             try:
                 self._incidents[incident_key] = Incident.from_json(row.body)
@@ -152,18 +185,21 @@ class IncidentTracker:
         """Add a death to its incident, or open one unless the cause is muted."""
         key, grouped_by = group_event(subscription, event)
         owner = incident_owner(subscription, event)
-        incident_key = IncidentKey(key, subscription.id, owner)
-        death = IncidentDeath(event.at, event.job_id, event.batch_id, data)
+        batch = incident_batch(subscription, event)
+        incident_key = IncidentKey(key, subscription.id, owner, batch)
+        death = IncidentDeath(
+            event.at, event.job_id, event.batch_id, data, _was_retried_by_hand(event)
+        )
         incident = self._incidents.get(incident_key)
         if incident is not None:
             self._update(incident_key, rules.add_death(incident, death))
-        elif not self._is_muted(key, grouped_by, owner):
+        elif not self._is_muted(key, grouped_by, owner) and not _is_expected(subscription, event):
             self._open(incident_key, rules.open_incident(key, grouped_by, death, event.type))
 
     def _open(self, incident_key: IncidentKey, incident: Incident) -> None:
-        key, subscription, owner = incident_key
+        key, subscription, owner, batch = incident_key
         self._rows[incident_key] = IncidentRow(
-            f"inc_{new_id()}", subscription, owner, key, "", 0, self.now, None
+            f"inc_{new_id()}", subscription, owner, key, batch, "", 0, self.now, None
         )
         self._update(incident_key, incident)
 
@@ -192,7 +228,7 @@ class IncidentTracker:
         # An owner who resolves a failure ends only incidents of that owner.
         only_owner = event.owner if event.type == EventType.FAILURE_RESOLVED else ""
         for incident_key in list(self._incidents):
-            if incident_key.key != end.key:
+            if not end.ends(incident_key):
                 continue
             if only_owner and incident_key.owner != only_owner:
                 continue
@@ -262,11 +298,17 @@ class IncidentTracker:
 
     def _send(self, incident_key: IncidentKey, incident: Incident, step: str) -> Incident:
         """Add the message of a step unless the hourly limit withholds it."""
-        _, subscription_id, owner = incident_key
+        _, subscription_id, owner, _ = incident_key
         subscription = self.subscriptions.by_id.get(subscription_id)
         if subscription is None or not self._count_message(subscription_id, owner):
             return rules.record_step(incident, self.now, sent=False)
         facts = self._build_facts(self._rows[incident_key], incident)
+        if subscription.for_staff:
+            facts = replace(
+                facts,
+                runbook=str(incident.data.get("runbook") or ""),
+                alarm=str(incident.data.get("alarm") or ""),
+            )
         step_name = f"{step}:{incident.steps}" if step == rules.GROWN else step
         try:
             message = build_incident_message(facts, step_name, self.settings)
@@ -279,12 +321,13 @@ class IncidentTracker:
         """Count a message against the hourly limit. Returns whether it may be sent."""
         if not self.timing.cap:
             return True
-        row = NotificationQueries(self.tx).get_message_count(subscription, owner)
-        hour = None if row is None else HourlyCount(row.since, row.sent, row.withheld)
+        queries = NotificationQueries(self.tx)
+        row = queries.get_message_count(subscription, owner)
+        hour = None
+        if row is not None:
+            hour = HourlyCount(row.since, row.sent, row.withheld)
         allowed, hour = rules.count_message(hour, self.now, self.timing.cap)
-        NotificationQueries(self.tx).write_message_count(
-            MessageCountRow(subscription, owner, *hour)
-        )
+        queries.write_message_count(MessageCountRow(subscription, owner, *hour))
         return allowed
 
     def _build_facts(self, row: IncidentRow, incident: Incident) -> IncidentFacts:
@@ -303,13 +346,30 @@ class IncidentTracker:
             cls=str(data.get("class") or ""),
             message=str(data.get("message") or ""),
             job_id=incident.job_id or "",
+            jobs=self._name_jobs(incident.jobs[:NAMED_JOBS]),
             end_reason=incident.end_reason,
         )
-        if incident.grouped_by != "batch":
-            return facts
-        batch = BatchQueries(self.tx).get_batch(incident.key)
-        batch_name = "" if batch is None else batch.name
-        return replace(facts, group="", batch_id=incident.key, batch_name=batch_name)
+        if incident.grouped_by == "batch":
+            return self._add_batch(replace(facts, group=""), incident.key)
+        return self._add_batch(facts, row.batch_id)
+
+    def _add_batch(self, facts: IncidentFacts, batch_id: str) -> IncidentFacts:
+        batch = BatchQueries(self.tx).get_batch(batch_id) if batch_id else None
+        if batch is None:
+            return replace(facts, batch_id=batch_id)
+        counts = BatchQueries(self.tx).count_batch_members([batch_id])
+        size = sum(count for *_, count in counts)
+        return replace(facts, batch_id=batch_id, batch_name=batch.name, batch_size=size)
+
+    def _name_jobs(self, ids: Sequence[str]) -> tuple[NamedJob, ...]:
+        """Return jobs with the titles that their kinds declare for messages."""
+        titles = Titles.load(self.tx)
+        rows = [JobQueries(self.tx).get_job(job_id) for job_id in ids]
+        return tuple(
+            NamedJob(row.id, titles.declared(row.kind, decode(row.payload)))
+            for row in rows
+            if row is not None
+        )
 
     # --- Storage ---
 

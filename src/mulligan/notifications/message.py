@@ -44,13 +44,15 @@ class Message:
     owner: str = ""
     job_id: str = ""
     batch_id: str = ""
-    event_id: int = 0  # position in the event log; 0 for an incident
+    seq: int = 0  # order of the messages about one job; 0 for an incident
     data: Mapping[str, Any] = field(default_factory=dict)  # public data of the event
     details: tuple[tuple[str, str], ...] = ()  # (label, value), most important first
     link: str = ""
     runbook: str = ""
+    alarm: str = ""  # "page": urgent; for operators only
     retrying: bool = False
     attempt: int = 0
+    retries: int = 0  # `job.retries` after the event: so far, a scheduled one included
     of: int = 0  # maximum number of attempts, as far as known
     next_at: Micros = 0
     count: int = 0  # jobs of an incident so far
@@ -73,9 +75,10 @@ class Message:
     def from_dict(cls, body: Mapping[str, Any]) -> Message:
         """Build a message from its JSON object. Fields of a newer version are ignored."""
         values = {name: value for name, value in body.items() if name in _FIELDS}
-        pairs = values.get("details", ())
-        values["details"] = tuple((str(label), str(value)) for label, value in pairs)
-        return cls(**values)
+        details = []
+        for label, value in values.get("details", ()):
+            details.append((str(label), str(value)))
+        return cls(**{**values, "details": tuple(details)})
 
     @classmethod
     def from_json(cls, text: str) -> Message:
@@ -109,8 +112,13 @@ async def call_app_function(function: Callable[[Message], Any], message: Message
 # --- Building messages ---
 
 
-def build_event_message(event: Event, subscription: str, settings: Settings) -> Message:
-    """Build the message about one event. An owner's event loses the fields for staff only."""
+def build_event_message(
+    event: Event, subscription: str, settings: Settings, *, for_staff: bool = False
+) -> Message:
+    """Build the message about one event. An owner's event loses the fields for staff only.
+
+    `for_staff`: the subscription is not of an owner, so the message names the failure's runbook.
+    """
     visible = owner_visible_data(event.data) if event.owner else event.data
     data = bound_data(visible)
     attempt, max_attempts = _attempt_of_max(event)
@@ -123,13 +131,16 @@ def build_event_message(event: Event, subscription: str, settings: Settings) -> 
         owner=one_line(event.owner, MAX_NAME),
         job_id=one_line(event.job_id or "", MAX_NAME),
         batch_id=one_line(event.batch_id or "", MAX_NAME),
-        event_id=event.id,
+        seq=event.seq,
         data=data,
         details=sentences.event_details(public_event),
         link=link_to_event(event, settings),
-        runbook=_event_runbook(event, data, settings),
+        runbook=_declared_runbook(event.data, for_staff=for_staff)
+        or _event_runbook(event, data, settings),
+        alarm=str(event.data.get("alarm") or "") if for_staff else "",
         retrying=event.type == EventType.JOB_RETRY_SCHEDULED,
         attempt=attempt,
+        retries=_count_retries(event),
         of=max_attempts,
         next_at=_int_or_zero(event.data.get("next_retry_at")),
         thread=event.job_id or event.batch_id or "",
@@ -152,7 +163,8 @@ def build_incident_message(incident: IncidentFacts, step: str, settings: Setting
         data=bound_data(_incident_data(incident)),
         details=sentences.incident_details(incident),
         link=link_to_incident(incident.group, incident.batch_id, settings),
-        runbook=link_to_runbook(incident.code, incident.cls, settings),
+        runbook=incident.runbook or link_to_runbook(incident.code, incident.cls, settings),
+        alarm=incident.alarm,
         count=incident.count,
         first_at=incident.first_at,
         last_at=incident.last_at,
@@ -191,9 +203,11 @@ def _incident_data(incident: IncidentFacts) -> dict[str, Any]:
         "message": incident.message,
         "group": incident.group,
         "batch": incident.batch_name,
+        "batch_size": incident.batch_size or None,
+        "jobs": [job._asdict() for job in incident.jobs],
         "why": incident.end_reason,
     }
-    return {name: value for name, value in values.items() if value not in (None, "")}
+    return {name: value for name, value in values.items() if value not in (None, "", [])}
 
 
 def _attempt_of_max(event: Event) -> tuple[int, int]:
@@ -207,6 +221,12 @@ def _attempt_of_max(event: Event) -> tuple[int, int]:
         return attempt, 0
     failures = _int_or_zero(event.data.get("failures")) or attempt
     return attempt, max(attempt, attempt + max_retries - failures + 1)
+
+
+def _count_retries(event: Event) -> int:
+    """Return `job.retries` after the event. The retry after each charged failure counts."""
+    is_scheduled = event.type == EventType.JOB_RETRY_SCHEDULED
+    return _int_or_zero(event.data.get("failures" if is_scheduled else "retries"))
 
 
 def _int_or_zero(value: Any) -> int:
@@ -266,8 +286,10 @@ def _bound_value(value: Any, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         return None
     if isinstance(value, Mapping):
-        items = list(value.items())[:MAX_ITEMS]
-        return {safe_text(str(key), MAX_KEY): _bound_value(item, depth + 1) for key, item in items}
+        bounded = {}
+        for key, item in list(value.items())[:MAX_ITEMS]:
+            bounded[safe_text(str(key), MAX_KEY)] = _bound_value(item, depth + 1)
+        return bounded
     if isinstance(value, list | tuple):
         return [_bound_value(item, depth + 1) for item in value[:MAX_ITEMS]]
     return safe_text(str(value), MAX_TEXT)
@@ -275,6 +297,7 @@ def _bound_value(value: Any, depth: int) -> Any:
 
 # --- Links to the dashboard and the runbook ---
 
+MAX_RUNBOOK = 500  # characters of a declared runbook: an address or a sentence
 MAX_LINK_TEXT = 200  # characters of a filter or a name in a link
 
 
@@ -290,7 +313,8 @@ def link_to_event(event: Event, settings: Settings) -> str:
 def link_to_incident(group: str, batch_id: str, settings: Settings) -> str:
     """Return the dashboard page of the jobs of an incident."""
     if batch_id:
-        return _dashboard_url(settings, _filter_path(f"batch:{batch_id} state:dead"))
+        cause = f"group:{group} " if group else ""
+        return _dashboard_url(settings, _filter_path(f"{cause}batch:{batch_id} state:dead"))
     if group:
         return _dashboard_url(settings, _filter_path(f"group:{group}"))
     return link_to_overview(settings)
@@ -304,16 +328,25 @@ def link_to_overview(settings: Settings) -> str:
 def _event_runbook(event: Event, data: Mapping[str, Any], settings: Settings) -> str:
     is_alert = event.type in (EventType.ALERT_FIRED, EventType.ALERT_RESOLVED)
     if is_alert and "code" not in data:
-        return link_to_alert_runbook(data.get("rule"), settings)
+        return link_to_alert_runbook(event.data.get("runbook"), settings)
     return link_to_runbook(data.get("code"), data.get("class"), settings)
 
 
-def link_to_alert_runbook(rule: Any, settings: Settings) -> str:
-    """Return the runbook entry of an alert; empty without `notify.runbook_url`."""
+def _declared_runbook(data: Mapping[str, Any], *, for_staff: bool) -> str:
+    """Return the runbook that the rule of a job's failure declares, for operators only."""
+    runbook = data.get("runbook")
+    is_failure = "group" in data
+    return one_line(str(runbook), MAX_RUNBOOK) if for_staff and is_failure and runbook else ""
+
+
+def link_to_alert_runbook(entry: Any, settings: Settings) -> str:
+    """Return the runbook entry of an alert: its own address, or one in `notify.runbook_url`."""
     base = settings.notify.runbook_url
-    if not base or not isinstance(rule, str):
+    if not isinstance(entry, str):
         return ""
-    return f"{base}#alert-{_quote_text(rule)}"
+    if "://" in entry:
+        return entry
+    return f"{base}#{_quote_text(entry)}" if base else ""
 
 
 def link_to_runbook(code: Any, cls: Any, settings: Settings) -> str:

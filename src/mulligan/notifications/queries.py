@@ -35,6 +35,13 @@ class SubscriptionRow(NamedTuple):
     created_by: str
 
 
+class EarlierDelivery(NamedTuple):
+    """Delivery that must end before a later one of its thread starts."""
+
+    state: str
+    run_at: Micros
+
+
 class IncidentRow(NamedTuple):
     """Failures that are reported as one."""
 
@@ -42,6 +49,7 @@ class IncidentRow(NamedTuple):
     subscription: str
     owner: str
     key: str  # failure group or batch
+    batch_id: str  # if each batch has its own incident of the cause; empty otherwise
     body: str  # JSON
     due_at: Micros
     opened_at: Micros
@@ -105,17 +113,31 @@ class NotificationQueries(Queries):
         found = self.tx.rows("record_failed_delivery", id=subscription)
         return _parse_subscription(found[0]) if found else None
 
+    def find_earlier_delivery(
+        self, job_id: str, subscription: str, path: str, thread: str
+    ) -> EarlierDelivery | None:
+        """Return an unfinished delivery of the thread that was enqueued before this one.
+
+        `path`: the indexed payload field that holds the thread.
+        """
+        return self.first_row(
+            EarlierDelivery,
+            "find_earlier_delivery",
+            id=job_id,
+            subscription=subscription,
+            path=path,
+            thread=thread,
+        )
+
     def list_open_incidents(self, keys: Sequence[str]) -> list[IncidentRow]:
-        """List open incidents of these causes."""
-        found = self.tx.rows("list_open_incidents", keys=self.tx.array_param(keys)) if keys else []
-        return [IncidentRow._make(row) for row in found]
+        """List open incidents of these causes or batches."""
+        if not keys:
+            return []
+        return self.list_rows(IncidentRow, "list_open_incidents", keys=self.tx.array_param(keys))
 
     def list_due_incidents(self, now: Micros, limit: int) -> list[IncidentRow]:
         """List open incidents that are due."""
-        return [
-            IncidentRow._make(row)
-            for row in self.tx.rows("list_due_incidents", at_time=now, limit=limit)
-        ]
+        return self.list_rows(IncidentRow, "list_due_incidents", at_time=now, limit=limit)
 
     def next_incident_due(self) -> Micros | None:
         """Return when the next open incident is due."""
@@ -124,8 +146,7 @@ class NotificationQueries(Queries):
 
     def list_incidents(self, subscription: str | None, limit: int) -> list[IncidentRow]:
         """List incidents, newest first."""
-        found = self.tx.rows("list_incidents", subscription=subscription, limit=limit)
-        return [IncidentRow._make(row) for row in found]
+        return self.list_rows(IncidentRow, "list_incidents", subscription=subscription, limit=limit)
 
     def insert_incident(self, row: IncidentRow) -> None:
         """Insert an incident."""
@@ -139,15 +160,13 @@ class NotificationQueries(Queries):
 
     def get_message_count(self, subscription: str, owner: str) -> MessageCountRow | None:
         """Read the message count of a subscription and owner."""
-        found = self.tx.rows("get_message_count", subscription=subscription, owner=owner)
-        return MessageCountRow._make(found[0]) if found else None
+        return self.first_row(
+            MessageCountRow, "get_message_count", subscription=subscription, owner=owner
+        )
 
     def list_message_counts(self, before: Micros, limit: int) -> list[MessageCountRow]:
         """List message counts whose hour began before a time."""
-        return [
-            MessageCountRow._make(row)
-            for row in self.tx.rows("list_message_counts", before=before, limit=limit)
-        ]
+        return self.list_rows(MessageCountRow, "list_message_counts", before=before, limit=limit)
 
     def oldest_message_count(self) -> Micros | None:
         """Return when the oldest hour began."""

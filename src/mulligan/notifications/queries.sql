@@ -49,9 +49,23 @@ UPDATE {p}subscription SET failures = 0, failing_since = NULL WHERE id = :id AND
 UPDATE {p}subscription SET failures = failures + 1, failing_since = coalesce(failing_since, :now)
 WHERE id = :id RETURNING {SubscriptionRow}
 
+-- name: find_earlier_delivery
+-- Find the oldest delivery of a thread that is not finished and was enqueued before :id.
+SELECT earlier.state, earlier.run_at
+FROM {p}job_arg AS in_thread
+JOIN {p}job_arg AS subscribed ON subscribed.name = 'subscription' AND subscribed.value = :subscription
+  AND subscribed.job_id = in_thread.job_id
+JOIN {p}job AS earlier ON earlier.id = in_thread.job_id
+JOIN {p}job AS this ON this.id = :id
+WHERE in_thread.name = :path AND in_thread.value = :thread AND earlier.state IN ('queued', 'running')
+  AND (earlier.created_at < this.created_at OR (earlier.created_at = this.created_at AND earlier.id < this.id))
+ORDER BY earlier.created_at, earlier.id LIMIT 1
+
 -- name: list_open_incidents
--- List the open incidents of causes.
+-- List the open incidents of causes and of batches.
 SELECT {IncidentRow} FROM {p}incident WHERE closed_at IS NULL AND key {in:keys}
+UNION
+SELECT {IncidentRow} FROM {p}incident WHERE closed_at IS NULL AND batch_id <> '' AND batch_id {in:keys}
 
 -- name: list_due_incidents
 -- List open incidents that are due.
@@ -69,7 +83,7 @@ WHERE (CAST(:subscription AS TEXT) IS NULL OR subscription = :subscription) ORDE
 -- name: insert_incident
 -- Insert an incident.
 INSERT INTO {p}incident ({IncidentRow})
-VALUES (:id, :subscription, :owner, :key, :body, :due_at, :opened_at, :closed_at)
+VALUES (:id, :subscription, :owner, :key, :batch_id, :body, :due_at, :opened_at, :closed_at)
 
 -- name: update_incident
 -- Store an incident.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Alarm
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import Refused
 from mulligan.core.event import Event, EventType
@@ -20,7 +21,7 @@ from mulligan.core.event import Event, EventType
 INTERNAL_PREFIX = "mulligan."  # of Mulligan's kinds, queues and dependencies
 FORMS = ("each", "incident")
 INCIDENT_EVENTS = frozenset({"job.died", "job.parked"})  # what incidents are made of
-FILTER_FIELDS = ("kind", "queue", "code", "class")
+FILTER_FIELDS = ("kind", "queue", "code", "class", "job")
 MAX_PATTERNS = 50
 MAX_VALUES = 20
 
@@ -28,6 +29,14 @@ Filter = Mapping[str, tuple[str, ...]]
 
 
 # --- Matching ---
+
+
+class Reaction(NamedTuple):
+    """Kind whose jobs run a function of the app for each event."""
+
+    kind: str
+    queue: str
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class SubscriptionMatcher:
     per_owner: bool = False  # one incident per owner instead of one for all
     after: int = 0  # id of the last event before the subscription existed
     declared: bool = False
+    reaction: Reaction | None = None
 
     def matches(self, event: Event, facts: Mapping[str, Any]) -> bool:
         """Return whether an event of a matching type is for this subscription.
@@ -57,12 +67,20 @@ class SubscriptionMatcher:
             return False
         if self._is_about_itself(event):
             return False
-        return all(str(facts.get(name, "")) in values for name, values in self.filter.items())
+        if "job" in self.filter and event.job_id not in self.filter["job"]:
+            return False
+        fields = ((name, values) for name, values in self.filter.items() if name != "job")
+        return all(str(facts.get(name, "")) in values for name, values in fields)
 
     def _is_about_itself(self, event: Event) -> bool:
         if not event.type.startswith("subscription."):
             return False
         return event.data.get("subscription") == self.id
+
+    @property
+    def for_staff(self) -> bool:
+        """True if its receivers are operators: it is neither of an owner nor to each owner."""
+        return self.owner is None and not self.per_owner
 
     def groups_into_incident(self, event: Event) -> bool:
         """Return whether this event becomes part of an incident instead of a message."""
@@ -79,16 +97,33 @@ class SubscriptionIndex:
             for type_ in subscription.types:
                 key = (type_, subscription.owner)
                 self._by_type.setdefault(key, []).append(subscription)
+        self._reaction_kinds = {
+            subscription.reaction.kind
+            for subscription in self.by_id.values()
+            if subscription.reaction is not None
+        }
         self.types = {type_ for type_, _ in self._by_type}
         self.after = min((subscription.after for subscription in self.by_id.values()), default=0)
 
     def __len__(self) -> int:
         return len(self.by_id)
 
+    def has_candidates(self, event: Event) -> bool:
+        """Return whether the type and owner of any subscription match."""
+        keys = ((event.type, None), (event.type, event.owner))
+        return any(key in self._by_type for key in keys)
+
     def candidates(self, event: Event) -> Iterator[SubscriptionMatcher]:
         """Yield the subscriptions whose type and owner match."""
         yield from self._by_type.get((event.type, None), ())
         yield from self._by_type.get((event.type, event.owner), ())
+
+    def is_loop(self, subscription: SubscriptionMatcher, facts: Mapping[str, Any]) -> bool:
+        """Return whether an event about a reaction would start a reaction.
+
+        A reaction that fails would otherwise cause itself, or two would cause each other.
+        """
+        return subscription.reaction is not None and facts.get("kind") in self._reaction_kinds
 
 
 def is_internal(facts: Mapping[str, Any]) -> bool:
@@ -120,7 +155,10 @@ def split_patterns(patterns: str | Sequence[str]) -> list[str]:
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         message = f"invalid on={patterns!r:.80}. Use an event name or a list of event names."
         raise Refused(message)
-    found = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    found: list[str] = []
+    for text in texts:
+        parts = [part.strip() for part in text.split(",")]
+        found += [part for part in parts if part]
     if not 1 <= len(found) <= MAX_PATTERNS:
         message = (
             f"on has {len(found)} event names. "
@@ -134,8 +172,10 @@ def _matching_types(pattern: str) -> list[str]:
     known = [str(type_) for type_ in EventType]
     matching = fnmatch.filter(known, pattern)
     if not matching:
+        hint = f"Events: {', '.join(known)}."
         similar = difflib.get_close_matches(pattern, known, n=1)
-        hint = f"Did you mean {similar[0]}?" if similar else f"Events: {', '.join(known)}."
+        if similar:
+            hint = f"Did you mean {similar[0]}?"
         message = f"unknown event {pattern!r:.80}. {hint}"
         raise Refused(message)
     return matching
@@ -171,7 +211,7 @@ def check_form(form: str | None, default: str) -> str:
     return form
 
 
-# --- Incidents: failures of one cause, or of one batch, reported together ---
+# --- Incidents: failures of one cause (in one batch), or of one batch, reported together ---
 
 OPENED = "opened"
 GROWN = "grown"
@@ -180,6 +220,7 @@ OVER = "over"
 HOUR = 3600 * SECOND
 MAX_UPDATE_INTERVAL = 24 * HOUR
 MAX_KINDS = 20
+MAX_JOBS = 100  # whose ids an incident keeps, so that one that dies again is not counted again
 
 EventData = Mapping[str, Any]
 
@@ -199,11 +240,12 @@ class Incident:
 
     key: str
     grouped_by: str  # group, batch
-    count: int
+    count: int  # jobs
     first_at: Micros
     last_at: Micros
     event_type: str = "job.died"
     job_id: str | None = None  # the first job that died
+    jobs: tuple[str, ...] = ()  # the first jobs that died
     batch_id: str | None = None
     data: EventData = field(default_factory=dict)  # of the first event
     kinds: Mapping[str, int] = field(default_factory=dict)  # deaths by kind
@@ -220,7 +262,8 @@ class Incident:
     @classmethod
     def from_json(cls, text: str) -> Incident:
         """Read the stored form."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "jobs": tuple(values.get("jobs", ()))})
 
 
 class IncidentDeath(NamedTuple):
@@ -230,6 +273,7 @@ class IncidentDeath(NamedTuple):
     job_id: str | None
     batch_id: str | None
     data: EventData
+    retried_by_hand: bool = False  # the job ended before, and may be part of the incident
 
 
 def open_incident(
@@ -237,6 +281,7 @@ def open_incident(
 ) -> Incident:
     """Return a new incident with one death."""
     kind = str(death.data.get("kind", ""))
+    kinds = {kind: 1} if kind else {}
     return Incident(
         key=key,
         grouped_by=grouped_by,
@@ -245,14 +290,17 @@ def open_incident(
         last_at=death.at,
         event_type=event_type,
         job_id=death.job_id,
+        jobs=_add_job((), death.job_id),
         batch_id=death.batch_id,
         data=dict(death.data),
-        kinds={kind: 1} if kind else {},
+        kinds=kinds,
     )
 
 
 def add_death(incident: Incident, death: IncidentDeath) -> Incident:
-    """Return the incident with one more death."""
+    """Return the incident with one more death. A job that dies again is not one more job."""
+    if _is_known(incident, death):
+        return replace(incident, last_at=max(incident.last_at, death.at))
     kind = str(death.data.get("kind", ""))
     kinds = incident.kinds
     if kind and (kind in kinds or len(kinds) < MAX_KINDS):
@@ -262,8 +310,22 @@ def add_death(incident: Incident, death: IncidentDeath) -> Incident:
         count=incident.count + 1,
         first_at=min(incident.first_at, death.at),
         last_at=max(incident.last_at, death.at),
+        jobs=_add_job(incident.jobs, death.job_id),
         kinds=kinds,
     )
+
+
+def _add_job(jobs: tuple[str, ...], job_id: str | None) -> tuple[str, ...]:
+    if job_id is None or len(jobs) >= MAX_JOBS:
+        return jobs
+    return (*jobs, job_id)
+
+
+def _is_known(incident: Incident, death: IncidentDeath) -> bool:
+    """Return whether the incident has counted the job of a death already."""
+    if len(incident.jobs) < MAX_JOBS:
+        return death.job_id in incident.jobs
+    return death.retried_by_hand
 
 
 def end_incident(incident: Incident, reason: str) -> Incident:
@@ -274,13 +336,18 @@ def end_incident(incident: Incident, reason: str) -> Incident:
 def next_step(incident: Incident, now: Micros, timing: IncidentTiming) -> str | None:
     """Return the message that is due now: `opened`, `grown`, `over`, or None."""
     if not incident.steps:
-        gathered = now >= incident.first_at + timing.gather
+        gathered = now >= incident.first_at + gather_time(incident, timing)
         return OPENED if gathered and not incident.end_reason else None
     if is_over(incident, now, timing):
         return OVER
     doubled = incident.count >= 2 * incident.notified_count
     waited = now >= incident.notified_at + update_interval(incident, timing)
     return GROWN if doubled and waited else None
+
+
+def gather_time(incident: Incident, timing: IncidentTiming) -> Micros:
+    """Return how long deaths gather until the first message: an urgent one does not wait."""
+    return 0 if incident.data.get("alarm") == Alarm.PAGE else timing.gather
 
 
 def is_over(incident: Incident, now: Micros, timing: IncidentTiming) -> bool:
@@ -310,7 +377,7 @@ def next_check_at(incident: Incident, timing: IncidentTiming) -> Micros:
     if incident.end_reason:
         return 0
     if not incident.steps:
-        return incident.first_at + timing.gather
+        return incident.first_at + gather_time(incident, timing)
     quiet_at = incident.last_at + timing.quiet
     if incident.count < 2 * incident.notified_count:
         return quiet_at
@@ -345,6 +412,13 @@ def is_hour_over(hour: HourlyCount, now: Micros) -> bool:
     return now >= hour.since + HOUR
 
 
+class NamedJob(NamedTuple):
+    """A job of an incident, with the title that its kind declares or none."""
+
+    id: str
+    title: str
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentFacts:
     """Facts about an incident at one step, from which its message is built."""
@@ -358,10 +432,14 @@ class IncidentFacts:
     group: str = ""  # the fingerprint
     batch_id: str = ""
     batch_name: str = ""
+    batch_size: int = 0  # members of the batch
+    jobs: tuple[NamedJob, ...] = ()  # the first of them
     kind: str = ""
     queue: str = ""
     code: str = ""
     cls: str = ""
     message: str = ""  # the public sentence of the cause
     job_id: str = ""  # an example
+    runbook: str = ""  # that the rule of the failure declares; for operators only
+    alarm: str = ""  # "page": urgent; for operators only
     end_reason: str = ""  # quiet, resolved, recovered; empty: not over

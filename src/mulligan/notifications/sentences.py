@@ -52,7 +52,9 @@ def _default_template(event: Event) -> str:
 
 def shorten(value: Any, limit: int = MAX_NAME) -> str:
     """Return a text from outside on one line, cut to `limit` characters."""
-    text = one_line("" if value is None else str(value), 4096)
+    if value is None:
+        return ""
+    text = one_line(str(value), 4096)
     if len(text) <= limit:
         return text
     return f"{text[: limit - 1].rstrip()}…"
@@ -268,12 +270,42 @@ def _failures_were(verb: str) -> Sentence:
     return describe
 
 
+def _release_was(verb: str) -> Sentence:
+    def describe(event: Event) -> str:
+        kind = shorten(event.data.get("kind")) or "every kind"
+        return (
+            f"Release {_field(event, 'release')} was {verb} for {kind} by {_actor(event)}"
+            f"{_until(event)}{_reason(event)}"
+        )
+
+    return describe
+
+
+def _failure_regressed(event: Event) -> str:
+    release = event.data.get("release")
+    where = f" under release {shorten(release)}" if release else ""
+    by = shorten(format_actor(str(event.data.get("resolved_by", ""))))
+    return (
+        f"{_kind(event)} died of {_field(event, 'code', 'the same cause')} again{where},"
+        f" although {by} had resolved it{_note(event)}"
+    )
+
+
+def _note(event: Event) -> str:
+    note = shorten(event.data.get("note"))
+    return f" ({note})" if note else ""
+
+
 def _operation_was(verb: str) -> Sentence:
     def describe(event: Event) -> str:
         jobs = shorten(event.data.get("filter"), MAX_FILTER) or "many jobs"
         return f"Bulk {_field(event, 'action')} of {jobs} {verb}{_reason(event, MAX_FILTER)}"
 
     return describe
+
+
+def _delivery_skipped(event: Event) -> str:
+    return f"A message to {_field(event, 'subscription')} was not sent: {_field(event, 'reason')}"
 
 
 def _schedule_skipped(event: Event) -> str:
@@ -315,7 +347,7 @@ def _alert_fired(event: Event) -> str:
 
 def _kind_breaker_fired(event: Event) -> str:
     return (
-        f"{_count(event, 'jobs'):,} {_kind(event)} jobs died of the same cause and none succeeded: "
+        f"{_count(event, 'jobs'):,} {_kind(event)} jobs failed in a row with the same cause: "
         f"{_cause(event.data)}. The kind is held until you release it"
     )
 
@@ -336,9 +368,11 @@ _TEMPLATES: Mapping[str, Sentence] = {
     EventType.JOB_CANCEL_REQUESTED: _cancel_requested,
     EventType.JOB_PARKED: _job_was("is parked and waits for a decision"),
     EventType.JOB_RELEASED: _job_was("was returned to the queue"),
+    EventType.JOB_TRIED: _job_was_by("tried although its kind is held"),
     EventType.JOB_LOST: _lost,
     EventType.JOB_RETRIED: _job_was_by("retried"),
     EventType.JOB_DISCARDED: _job_was_by("discarded"),
+    EventType.JOB_UNDISCARDED: _job_was_by("restored after a discard"),
     EventType.JOB_EDITED: _job_was_by("edited"),
     EventType.JOB_PRUNED: _pruned,
     EventType.JOB_STALE_REFUSED: _stale_refused,
@@ -359,15 +393,20 @@ _TEMPLATES: Mapping[str, Sentence] = {
     EventType.QUEUE_PAUSED: _queue_was("paused"),
     EventType.QUEUE_RESUMED: _queue_was("resumed"),
     EventType.QUEUE_CHANGED: _queue_changed,
+    EventType.RELEASE_HELD: _release_was("held"),
+    EventType.RELEASE_UNHELD: _release_was("let go"),
     EventType.FAILURE_MUTED: _failures_were("muted"),
     EventType.FAILURE_RESOLVED: _failures_were("marked as resolved"),
     EventType.FAILURE_REOPENED: _failures_were("reopened"),
+    EventType.FAILURE_ASSIGNED: _failures_were("assigned"),
+    EventType.FAILURE_REGRESSED: _failure_regressed,
     EventType.OPERATION_STARTED: _operation_was("started"),
     EventType.OPERATION_PAUSED: _operation_was("was paused"),
     EventType.OPERATION_RESUMED: _operation_was("was resumed"),
     EventType.OPERATION_STOPPED: _operation_was("stopped because too many jobs failed again"),
     EventType.OPERATION_ABORTED: _operation_was("was aborted"),
     EventType.OPERATION_FINISHED: _operation_was("finished"),
+    EventType.DELIVERY_SKIPPED: _delivery_skipped,
     EventType.SCHEDULE_SKIPPED: _schedule_skipped,
     EventType.SUBSCRIPTION_CREATED: _subscription_was("was created"),
     EventType.SUBSCRIPTION_CHANGED: _subscription_was("was changed"),
@@ -409,16 +448,26 @@ def describe_incident(incident: IncidentFacts, step: str) -> str:
 
 def _affected_jobs(incident: IncidentFacts) -> str:
     """Return `400 render jobs died of the same cause`."""
+    is_single = incident.count == 1
+    noun = "job" if max(incident.count, incident.batch_size) == 1 else "jobs"
     kind = shorten(incident.kind)
-    one = incident.count == 1
-    jobs = " ".join(
-        part for part in (f"{incident.count:,}", kind, "job" if one else "jobs") if part
-    )
-    if incident.event_type == EventType.JOB_PARKED:
-        return f"{jobs} {'waits' if one else 'wait'} for a decision"
+    if kind:
+        noun = f"{kind} {noun}"
+    jobs = f"{format_share(incident)} {noun}"
     if incident.batch_id:
-        return f"{jobs} in batch {shorten(incident.batch_name or incident.batch_id)} died"
-    return f"{jobs} died" if one else f"{jobs} died of the same cause"
+        jobs = f"{jobs} in batch {shorten(incident.batch_name or incident.batch_id)}"
+    if incident.event_type == EventType.JOB_PARKED:
+        verb = "waits" if is_single else "wait"
+        return f"{jobs} {verb} for a decision"
+    is_one_cause = bool(incident.group) or not incident.batch_id
+    return f"{jobs} died of the same cause" if is_one_cause and not is_single else f"{jobs} died"
+
+
+def format_share(incident: IncidentFacts) -> str:
+    """Return `400`, or `4 of 6` in a batch."""
+    if incident.batch_size < incident.count:
+        return f"{incident.count:,}"
+    return f"{incident.count:,} of {incident.batch_size:,}"
 
 
 def describe_cap(suppressed: int, hour: Micros) -> str:
@@ -475,10 +524,19 @@ def _event_details(event: Event) -> Iterator[tuple[str, str]]:
             yield label, shorten(value, MAX_DETAIL)
 
 
+def _job_titles(incident: IncidentFacts) -> str:
+    """Return `Copy for Ada, Copy for Cy and 2 more`; empty if the kind declares no title."""
+    titles = [shorten(job.title) for job in incident.jobs if job.title]
+    more = incident.count - len(titles)
+    text = ", ".join(titles)
+    return f"{text} and {more:,} more" if titles and more > 0 else text
+
+
 def incident_details(incident: IncidentFacts) -> Details:
     """Return the labelled values of an incident."""
     values = (
-        ("Jobs", f"{incident.count:,}"),
+        ("Jobs", format_share(incident)),
+        ("Names", _job_titles(incident)),
         ("First", format_time(incident.first_at)),
         ("Last", format_time(incident.last_at)),
         ("Kind", incident.kind),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
@@ -19,9 +19,9 @@ from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros, optional_datetime, to_datetime
 from mulligan.core.errors import ConfigError, NotFound, Refused
 from mulligan.core.event import Event, EventType, NewEvent
+from mulligan.core.format import check_text
 from mulligan.core.ids import new_id
 from mulligan.events.queries import EventQueries
-from mulligan.jobs.options import check_text
 from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.declared import load_declared_subscriptions
 from mulligan.manifest.specs import ENDPOINT_PREFIX, SubscriptionSpec, check_name
@@ -30,6 +30,7 @@ from mulligan.notifications.channels import (
     channel_class,
     check_channel,
     default_form,
+    find_obstacle,
     load_channel,
 )
 from mulligan.notifications.deliveries import (
@@ -45,6 +46,7 @@ from mulligan.notifications.queries import (
     SubscriptionsVersion,
 )
 from mulligan.notifications.rules import (
+    Reaction,
     SubscriptionIndex,
     SubscriptionMatcher,
     check_form,
@@ -86,10 +88,12 @@ def build_subscription_spec(
             f"Use at most {MAX_NAME} characters that do not start with {STORED_PREFIX}."
         )
         raise ConfigError(message)
+    if owner is not None:
+        owner = check_text("owner", owner)
     return SubscriptionSpec(
         name=name,
         on=patterns,
-        owner=None if owner is None else check_text("owner", owner),
+        owner=owner,
         filter=filter_text,
         form=check_form(form, default_form(channel)),
         channel=channel.kind,
@@ -152,6 +156,16 @@ def load_subscriptions(tx: Transaction, now: Micros) -> SubscriptionIndex:
     return SubscriptionIndex(matcher for matcher in matchers if matcher is not None)
 
 
+def find_obstacles(
+    subscriptions: SubscriptionIndex, settings: Settings
+) -> Iterator[tuple[SubscriptionMatcher, str]]:
+    """Yield the subscriptions whose channel cannot send, and why."""
+    for matcher in subscriptions.by_id.values():
+        obstacle = find_obstacle(matcher.channel, settings)
+        if obstacle:
+            yield matcher, obstacle
+
+
 def _build_matcher(
     row: SubscriptionRow, spec: SubscriptionSpec | None
 ) -> SubscriptionMatcher | None:
@@ -169,6 +183,9 @@ def _build_matcher(
 
 
 def _matcher_of_spec(row: SubscriptionRow, spec: SubscriptionSpec) -> SubscriptionMatcher:
+    reaction = None
+    if spec.kind:
+        reaction = Reaction(spec.kind, spec.queue, spec.priority)
     return SubscriptionMatcher(
         id=row.id,
         types=expand_patterns(",".join(spec.on)),
@@ -180,6 +197,7 @@ def _matcher_of_spec(row: SubscriptionRow, spec: SubscriptionSpec) -> Subscripti
         per_owner=spec.per_owner,
         after=row.after,
         declared=True,
+        reaction=reaction,
     )
 
 
@@ -262,12 +280,10 @@ class Subscriptions:
 
     def resolve(self, prefix: str) -> str:
         """Return the only id that starts with `prefix`, or `prefix` if there is none."""
+        if not prefix:
+            return prefix
         with self._open().read() as tx:
-            found = (
-                NotificationQueries(tx).find_subscriptions(prefix, MAX_CANDIDATES + 1)
-                if prefix
-                else []
-            )
+            found = NotificationQueries(tx).find_subscriptions(prefix, MAX_CANDIDATES + 1)
         if prefix in found or not found:
             return prefix
         if len(found) == 1:
@@ -297,12 +313,14 @@ class Subscriptions:
         channel, secret = _add_secret(check_channel(to))
         expand_patterns(on)
         parse_filter(filter)
+        if owner is not None:
+            owner = check_text("owner", owner)
         row = SubscriptionRow(
             id=f"{STORED_PREFIX}{new_id()}",
             declared=False,
             name=check_text("name", name),
             patterns=",".join(split_patterns(on)),
-            owner=None if owner is None else check_text("owner", owner),
+            owner=owner,
             batch_id=None,
             filter=filter,
             form=check_form(form, default_form(channel)),
@@ -401,6 +419,9 @@ class Subscriptions:
             matcher = load_subscriptions(tx, now).by_id.get(row.id)
             if matcher is None:
                 message = f"subscription {row.id!r} is disabled: {row.reason}. Enable it first."
+                raise Refused(message)
+            if matcher.reaction is not None:
+                message = f"{row.id!r} is a reaction and sends no message. Call its function."
                 raise Refused(message)
             event = self._build_test_event(row, now)
             message_id = derive_message_id(row.id, TEST_EVENT, new_id())
@@ -505,7 +526,7 @@ def _restrict_to_batch(tx: Transaction, row: SubscriptionRow, batch: Any) -> Sub
 def _find_row(tx: Transaction, subscription: str, owner: str | None) -> SubscriptionRow:
     row = NotificationQueries(tx).get_subscription(subscription)
     if row is None or owner not in (None, row.owner):
-        message = f"unknown subscription {subscription!r}"
+        message = f'unknown subscription {subscription!r}. Run "mulligan notify list" to see them.'
         raise NotFound(message)
     return row
 

@@ -287,9 +287,10 @@ def message_data(message: Message) -> dict[str, Any]:
         "owner": message.owner or None,
         "job_id": message.job_id or None,
         "batch_id": message.batch_id or None,
-        "event_id": message.event_id or None,
+        "seq": message.seq or None,
         "retrying": message.retrying,
         "attempt": message.attempt or None,
+        "retries": message.retries,
         "of": message.of or None,
         "next_at": format_timestamp(message.next_at),
         "count": message.count or None,
@@ -297,6 +298,7 @@ def message_data(message: Message) -> dict[str, Any]:
         "last_at": format_timestamp(message.last_at),
         "link": message.link or None,
         "runbook": message.runbook or None,
+        "alarm": message.alarm or None,
         "details": dict(message.data),
     }
 

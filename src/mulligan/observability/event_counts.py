@@ -13,7 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mulligan.core.attempt import Alarm
 from mulligan.core.durations import SECOND, Micros
+from mulligan.core.job import split_uses
 from mulligan.core.statistics import FAILED_OUTCOMES
 from mulligan.events.queries import (
     HOUR,
@@ -24,6 +26,13 @@ from mulligan.events.queries import (
     StatQueries,
     StatRow,
 )
+from mulligan.failures.queries import (
+    DeathsByCause,
+    read_deaths,
+    read_last_failures,
+    record_deaths,
+)
+from mulligan.failures.regressions import record_regressions
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage.base import Store, Transaction
 
@@ -36,7 +45,14 @@ OTHER = "other"
 
 def printable_label(name: str) -> str:
     """Replace characters that could break an output line, and cut the label."""
-    return "".join(char if char.isprintable() else "?" for char in name[:MAX_LABEL_LENGTH])
+    label = name[:MAX_LABEL_LENGTH]
+    if label.isprintable():
+        return label
+    return "".join([_printable(character) for character in label])
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else "?"
 
 
 class LabelNames:
@@ -66,7 +82,8 @@ ROLL_UP_CHECK_SECONDS = 60.0
 MINUTE_RETENTION = 24 * HOUR
 HOUR_RETENTION = 30 * 24 * HOUR
 
-RUN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200)
+# 240: the alert slow_jobs starts there.
+RUN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 240, 300, 600, 1800, 3600, 7200)
 WAIT_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 DELAY_SECONDS = (1, 5, 10, 30, 60, 300, 900, 1800, 3600, 7200, 21600, 86400)
 LENGTHS = ((300, "0-5min"), (1800, "5-30min"), (3600, "30-60min"))
@@ -107,8 +124,9 @@ class EventLabels(NamedTuple):
     code: str
     cls: str
     uses: str
-    failed_before: int  # failures of this generation before this attempt
+    retries: int  # of this generation so far, this attempt included
     dependency: str
+    alarm: str = ""  # "none": operators expect this death
 
 
 class EventGroup(NamedTuple):
@@ -159,28 +177,32 @@ class EventCounter:
         with store.read() as tx:
             if not self._behind and self._nothing_to_count(tx):
                 return False
-            reader = next(
-                (row for row in EventQueries(tx).list_readers() if row.name == READER), None
-            )
-            self._cursor = -1 if reader is None else reader.cursor
-            now = tx.now()
-            if reader is not None and not self._behind and self._is_recent(reader, now):
-                return False
-            top, events = (
-                (0, [])
-                if reader is None
-                else StatQueries(tx).list_events_to_count(reader.cursor, MAX_EVENTS)
-            )
-        state = CounterState(reader.body if reader is not None else "")
-        if reader is not None and top == reader.cursor and state.rolled >= _roll_up_before(now):
+            reader = EventQueries(tx).get_reader(READER)
+            if reader is not None:
+                self._cursor = reader.cursor
+                now = tx.now()
+                if not self._behind and self._is_recent(reader, now):
+                    return False
+                top, events = StatQueries(tx).list_events_to_count(reader.cursor, MAX_EVENTS)
+                deaths: DeathsByCause = {}
+                types = {event[1] for event in events}
+                if "job.died" in types:
+                    deaths = read_deaths(tx, reader.cursor, top, MAX_EVENTS)
+                last_failures = read_last_failures(tx, deaths)
+        if reader is None:
+            return self._create_reader(store)
+        state = CounterState(reader.body)
+        if top == reader.cursor and state.rolled >= _roll_up_before(now):
             return self._done(behind=False)
         # Count before the write transaction: on SQLite it blocks all other writers.
         rows = list(build_stat_rows(group_events(events), state))
         with store.begin() as tx:
             locked = EventQueries(tx).lock_reader(READER)
-            if locked is None or reader is None or locked.cursor != reader.cursor:
+            if locked is None or locked.cursor != reader.cursor:
                 return self._done(behind=False)
             StatQueries(tx).add_stats(rows)
+            record_deaths(tx, deaths, last_failures)
+            record_regressions(tx, deaths)
             if state.rolled < _roll_up_before(now):
                 state.rolled = StatQueries(tx).roll_up_stats(state.rolled, _roll_up_before(now))
                 StatQueries(tx).delete_stats(now // MINUTE - HOUR_RETENTION)
@@ -188,6 +210,16 @@ class EventCounter:
         more_events = top - reader.cursor >= MAX_EVENTS
         more_to_roll_up = state.rolled < _roll_up_before(now)
         return self._done(behind=more_events or more_to_roll_up)
+
+    def _create_reader(self, store: Store) -> bool:
+        """Create the row of the reader. Counting begins with the next call, at the first event.
+
+        Jobs may have been enqueued, and have died, before the first worker counts.
+        """
+        self._cursor = -1
+        with store.begin() as tx:
+            EventQueries(tx).lock_reader(READER, start=0)
+        return self._done(behind=False)
 
     def _is_recent(self, reader: ReaderRow, now: Micros) -> bool:
         """Return whether another worker has just counted."""
@@ -244,9 +276,8 @@ def group_events(events: Iterable[CountedEvent]) -> GroupedEvents:
             continue
     labels = {text: _read_labels(json.loads(data).get) for text, data in samples.items()}
     for (minute, text, run, wait), (n, ran, waited) in successes.items():
-        found[EventGroup(minute, "job.succeeded", True, labels[text], run, wait, None)].add(
-            n, ran, waited
-        )
+        group = EventGroup(minute, "job.succeeded", True, labels[text], run, wait, None)
+        found[group].add(n, ran, waited)
     return found
 
 
@@ -325,8 +356,9 @@ def _read_labels(get: Callable[[str], Any]) -> EventLabels:
         str(get("code") or ""),
         str(get("class") or ""),
         str(get("uses") or ""),
-        int(_valid_number(get("failed_before")) or 0),
+        int(_valid_number(get("retries")) or 0),
         str(get("dependency") or ""),
+        Alarm.NONE if get("alarm") == Alarm.NONE else "",
     )
 
 
@@ -341,7 +373,8 @@ def _bucket(bounds: list[int], value: float | None) -> int | None:
 
 def _valid_number(value: Any) -> float | None:
     """Return the number if it is finite and not negative: one NaN would spoil a sum for ever."""
-    return value if isinstance(value, int | float) and 0 <= value < MAX_NUMBER else None
+    is_valid = isinstance(value, int | float) and 0 <= value < MAX_NUMBER
+    return value if is_valid else None
 
 
 # --- From groups to rows ---
@@ -371,7 +404,7 @@ def _limit_labels(labels: EventLabels, names: LabelNames) -> EventLabels:
         queue=names.limit("queue", labels.queue),
         code=names.limit("code", labels.code),
         cls=printable_label(labels.cls),
-        uses=",".join(names.limit("dependency", key) for key in labels.uses.split(",") if key),
+        uses=",".join(names.limit("dependency", key) for key in split_uses(labels.uses)),
         dependency=names.limit("dependency", labels.dependency),
     )
 
@@ -386,13 +419,16 @@ def _stats_of(group: EventGroup, labels: EventLabels, sums: GroupSums) -> Iterat
     if group.type in WORKERS:
         yield "workers", {"what": WORKERS[group.type]}, sums.n, 0.0
     if group.type in BREAKERS:
-        yield "breakers", {"dependency": labels.dependency, "to": BREAKERS[group.type]}, sums.n, 0.0
+        change = {"dependency": labels.dependency, "to": BREAKERS[group.type]}
+        yield "breakers", change, sums.n, 0.0
     if group.type == "job.queued":
         yield "enqueued", job, sums.n, 0.0
     if group.type == "job.retried":
         yield "manual", job, sums.n, 0.0
     if group.type in STATES:
         end = {"state": STATES[group.type], "class": labels.cls}
+        if labels.alarm:
+            end["alarm"] = labels.alarm
         yield "ends", {**job, **end, "code": labels.code}, sums.n, 0.0
         yield "finished", end, sums.n, 0.0
     if group.attempt and group.type in OUTCOMES:
@@ -406,62 +442,49 @@ def _attempt_stats(group: EventGroup, labels: EventLabels, sums: GroupSums) -> I
     seconds = sums.run / 1000
     job = {"kind": labels.kind, "queue": labels.queue}
     verdict = {"outcome": outcome, "class": labels.cls}
-    nth = "retry" if labels.failed_before else "first"
-    number = str(min(labels.failed_before + 1, MAX_ATTEMPT_LABEL))
+    nth = "retry" if labels.retries else "first"
+    number = str(min(labels.retries + 1, MAX_ATTEMPT_LABEL))
     yield "verdicts", {**verdict, "nth": nth}, sums.n, seconds
     yield "attempts", {**job, **verdict, "code": labels.code}, sums.n, seconds
     yield "tries", {**job, "try": number, "outcome": outcome}, sums.n, seconds
-    for key in labels.uses.split(",") if labels.uses else ():
+    for key in split_uses(labels.uses):
         yield "calls", {"dependency": key, **verdict}, sums.n, seconds
     if sums.paid:
         yield "cost", {"kind": labels.kind, "nth": nth, **verdict}, sums.paid, sums.cost
     if outcome == "retry":
-        yield (
-            "retries",
-            {**job, "class": labels.cls, "code": labels.code},
-            sums.n,
-            sums.delay / SECOND,
-        )
+        cause = {"class": labels.cls, "code": labels.code}
+        yield "retries", {**job, **cause}, sums.n, sums.delay / SECOND
     if outcome in FAILED_OUTCOMES:
         final = "true" if outcome == "dead" else "false"
-        yield (
-            "failures",
-            {"code": labels.code, "final": final, "length": _length_label(group.run)},
-            sums.n,
-            seconds,
-        )
+        length = _length_label(group.run)
+        yield "failures", {"code": labels.code, "final": final, "length": length}, sums.n, seconds
 
 
 def _duration_stats(group: EventGroup, labels: EventLabels, sums: GroupSums) -> Iterator[Stat]:
     """Yield histogram statistics of durations and numbers of attempts."""
     job = {"kind": labels.kind, "queue": labels.queue}
     if group.run is not None:
-        yield "run", {**job, "le": _bucket_label(RUN_SECONDS, group.run)}, sums.n, sums.run / 1000
+        bound = _bucket_label(RUN_SECONDS, group.run)
+        yield "run", {**job, "le": bound}, sums.n, sums.run / 1000
     if group.wait is not None:
-        yield (
-            "wait",
-            {**job, "le": _bucket_label(WAIT_SECONDS, group.wait)},
-            sums.n,
-            sums.wait / 1000,
-        )
+        bound = _bucket_label(WAIT_SECONDS, group.wait)
+        yield "wait", {**job, "le": bound}, sums.n, sums.wait / 1000
     if group.delay is not None:
-        yield (
-            "delay",
-            {"class": labels.cls, "le": _bucket_label(DELAY_SECONDS, group.delay)},
-            sums.n,
-            sums.delay / SECOND,
-        )
+        bound = _bucket_label(DELAY_SECONDS, group.delay)
+        yield "delay", {"class": labels.cls, "le": bound}, sums.n, sums.delay / SECOND
     if group.type == "job.succeeded":
-        needed = labels.failed_before + 1
-        place = _bucket_label(ATTEMPT_BUCKETS, bisect_left(ATTEMPT_BUCKETS, needed))
-        yield "needed", {"kind": labels.kind, "le": place}, sums.n, float(sums.n * needed)
+        needed = labels.retries + 1
+        bound = _bucket_label(ATTEMPT_BUCKETS, bisect_left(ATTEMPT_BUCKETS, needed))
+        yield "needed", {"kind": labels.kind, "le": bound}, sums.n, float(sums.n * needed)
 
 
 def _delivery_stats(group: EventGroup, sums: GroupSums) -> Iterator[Stat]:
     """Yield statistics of deliveries by channel; endpoints are `mulligan.endpoint.CHANNEL.…`."""
     if group.attempt and group.type in OUTCOMES:
         channel, dot, _ = group.labels.uses.removeprefix(ENDPOINT).partition(".")
-        labels = {"channel": channel if dot else "unknown", "outcome": OUTCOMES[group.type]}
+        if not dot:
+            channel = "unknown"
+        labels = {"channel": channel, "outcome": OUTCOMES[group.type]}
         yield "deliveries", labels, sums.n, sums.run / 1000
 
 
@@ -473,5 +496,8 @@ def _length_label(run: int | None) -> str:
     """Return how long a failed attempt ran, in a few coarse classes."""
     if run is None:
         return "unknown"
-    bound = RUN_SECONDS[run] if run < len(RUN_SECONDS) else LENGTHS[-1][0] + 1
-    return next((name for most, name in LENGTHS if bound <= most), "60min+")
+    if run < len(RUN_SECONDS):
+        for most, name in LENGTHS:
+            if RUN_SECONDS[run] <= most:
+                return name
+    return "60min+"

@@ -26,6 +26,7 @@ from mulligan.guards.gate_status import Dependency, read_dependencies
 from mulligan.guards.lanes import is_closed
 from mulligan.guards.queries import GuardQueries, LaneDepthRow
 from mulligan.jobs.queries import SearchQueries
+from mulligan.manifest.declared import load_declared_queue_names
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.observability import metrics
 from mulligan.observability.event_counts import LabelNames
@@ -67,6 +68,7 @@ class GaugeReadings:
     newest_event: int
     event_lag: Micros
     recent: Sequence[StatRow]
+    declared_queues: frozenset[str] = frozenset()  # of the active apps
 
 
 def read_gauges(tx: Transaction) -> GaugeReadings:
@@ -91,6 +93,7 @@ def read_gauges(tx: Transaction) -> GaugeReadings:
         newest_event=EventQueries(tx).newest_event(),
         event_lag=EventQueries(tx).event_lag(),
         recent=recent,
+        declared_queues=load_declared_queue_names(tx, state.now),
     )
 
 
@@ -174,37 +177,38 @@ GAUGES = (
     Gauge("mulligan_retry_cost_per_job", "Cost of retries per finished job; 1 h."),
     Gauge("mulligan_queue_depth", "Due jobs of a queue, ready or held.", ("queue",)),
     Gauge("mulligan_jobs_active", "Running jobs of a queue.", ("queue",)),
-    Gauge("mulligan_dlq_size", "Alias of mulligan_dead_letters."),
+    Gauge("mulligan_dlq_size", "Another name of dead_letters."),
 )
 
 
 def _samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
     dead = float(readings.counts.get("dead", 0))
+    gates = Counter(gate.scope for gate in readings.gates)
+    reader_lags = {row.name: max(0, readings.newest_event - row.cursor) for row in readings.readers}
     return {
-        "mulligan_jobs": [((state,), float(n)) for state, n in readings.counts.items()],
+        "mulligan_jobs": _count_samples(readings.counts),
         **_queue_samples(readings),
         "mulligan_dead_letters": [((), dead)],
         "mulligan_dlq_size": [((), dead)],
         "mulligan_parked_jobs": [((), float(readings.counts.get("parked", 0)))],
         **_worker_samples(readings),
         **_dependency_samples(readings),
-        "mulligan_gates": _count_samples(
-            Counter(gate.scope for gate in readings.gates), ("queue", "kind", "dependency")
-        ),
+        "mulligan_gates": _count_samples(gates, ("queue", "kind", "dependency")),
         "mulligan_operations": _count_samples(
             readings.operations, ("running", "paused", "stopped")
         ),
         "mulligan_event_lag_seconds": [((), readings.event_lag / SECOND)],
-        "mulligan_reader_lag_events": [
-            ((row.name,), float(max(0, readings.newest_event - row.cursor)))
-            for row in readings.readers
-        ],
+        "mulligan_reader_lag_events": _count_samples(reader_lags),
         **_attempt_samples(readings),
     }
 
 
-def _count_samples(counts: Mapping[str, int], always: Sequence[str]) -> list[Sample]:
-    return [((name,), float(counts.get(name, 0))) for name in sorted({*always, *counts})]
+def _count_samples(counts: Mapping[str, int], always: Sequence[str] = ()) -> list[Sample]:
+    """Return one sample for each name, 0 for those of `always` that have no count."""
+    samples: list[Sample] = []
+    for name in sorted({*always, *counts}):
+        samples.append(((name,), float(counts.get(name, 0))))
+    return samples
 
 
 # --- Queues ---
@@ -218,7 +222,8 @@ def _queue_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
         if lane.kind.startswith(SYSTEM_PREFIX):
             continue
         queue = names.limit("queue", lane.queue)
-        due = "held" if closed.intersection([*lane.limit_keys, ("kind", lane.kind)]) else "ready"
+        is_held = not closed.isdisjoint([*lane.limit_keys, ("kind", lane.kind)])
+        due = "held" if is_held else "ready"
         phases[queue, due] += row.due
         phases[queue, "scheduled"] += row.later
         age = max(0.0, (readings.now - row.first) / SECOND)
@@ -226,70 +231,80 @@ def _queue_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
     for name, _, n in readings.running:
         if not name.startswith(SYSTEM_PREFIX):
             phases[names.limit("queue", name), "running"] += n
+    for name in sorted(readings.declared_queues):
+        phases[names.limit("queue", name), "ready"] += 0  # an empty queue has series too
     return _queue_phase_samples(phases, ages)
 
 
 def _queue_phase_samples(
     phases: Mapping[tuple[str, str], int], ages: Mapping[str, Mapping[str, float]]
 ) -> dict[str, list[Sample]]:
-    queues = sorted({queue for queue, _ in phases})
-    every = [
-        (queue, phase) for queue in queues for phase in ("ready", "held", "scheduled", "running")
-    ]
-
-    def depth(queue: str) -> float:
-        return float(phases.get((queue, "ready"), 0) + phases.get((queue, "held"), 0))
-
-    return {
-        "mulligan_queue_jobs": [(key, float(min(CAP, phases.get(key, 0)))) for key in every],
-        "mulligan_oldest_job_age_seconds": [
-            ((queue,), ages["ready"].get(queue, 0.0)) for queue in queues
-        ],
-        "mulligan_oldest_held_age_seconds": [
-            ((queue,), ages["held"].get(queue, 0.0)) for queue in queues
-        ],
-        "mulligan_queue_depth": [((queue,), min(CAP, depth(queue))) for queue in queues],
-        "mulligan_jobs_active": [
-            ((queue,), float(phases.get((queue, "running"), 0))) for queue in queues
-        ],
+    samples: dict[str, list[Sample]] = {
+        "mulligan_queue_jobs": [],
+        "mulligan_oldest_job_age_seconds": [],
+        "mulligan_oldest_held_age_seconds": [],
+        "mulligan_queue_depth": [],
+        "mulligan_jobs_active": [],
     }
+    for queue in sorted({queue for queue, _ in phases}):
+        labels = (queue,)
+        for phase in ("ready", "held", "scheduled", "running"):
+            jobs = min(CAP, phases.get((queue, phase), 0))
+            samples["mulligan_queue_jobs"].append(((queue, phase), float(jobs)))
+        ready_age = ages["ready"].get(queue, 0.0)
+        held_age = ages["held"].get(queue, 0.0)
+        due = min(CAP, phases.get((queue, "ready"), 0) + phases.get((queue, "held"), 0))
+        running = phases.get((queue, "running"), 0)
+        samples["mulligan_oldest_job_age_seconds"].append((labels, ready_age))
+        samples["mulligan_oldest_held_age_seconds"].append((labels, held_age))
+        samples["mulligan_queue_depth"].append((labels, float(due)))
+        samples["mulligan_jobs_active"].append((labels, float(running)))
+    return samples
 
 
 # --- Workers and dependencies ---
 def _worker_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
     names = LabelNames({})
-    states = Counter("draining" if row.draining else "working" for row in readings.workers)
-    releases = Counter(names.limit("code", row.release) for row in readings.workers)
-    silent = max((readings.now - row.renewed_at for row in readings.workers), default=0)
+    states: Counter[str] = Counter()
+    releases: Counter[str] = Counter()
+    slots = 0
+    longest_silence = 0
+    for row in readings.workers:
+        state = "draining" if row.draining else "working"
+        states[state] += 1
+        releases[names.limit("code", row.release)] += 1
+        slots += row.concurrency
+        longest_silence = max(longest_silence, readings.now - row.renewed_at)
     return {
         "mulligan_workers": _count_samples(states, ("working", "draining")),
-        "mulligan_worker_info": _count_samples(releases, ()),
-        "mulligan_worker_slots": [((), float(sum(row.concurrency for row in readings.workers)))],
-        "mulligan_worker_heartbeat_age_seconds": [((), max(0.0, silent / SECOND))],
+        "mulligan_worker_info": _count_samples(releases),
+        "mulligan_worker_slots": [((), float(slots))],
+        "mulligan_worker_heartbeat_age_seconds": [((), longest_silence / SECOND)],
     }
 
 
 def _dependency_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
     names = LabelNames({})
-    user_dependencies = [
-        dependency
-        for dependency in readings.dependencies
-        if not dependency.key.startswith(SYSTEM_PREFIX)
-    ]
-    shown = [one for one in user_dependencies if names.limit("dependency", one.key) == one.key]
+    states: list[Sample] = []
+    open_seconds: list[Sample] = []
+    held: list[Sample] = []
+    tokens: list[Sample] = []
+    for dependency in readings.dependencies:
+        key = dependency.key
+        if key.startswith(SYSTEM_PREFIX) or names.limit("dependency", key) != key:
+            continue
+        current_state = _breaker_state(dependency)
+        for state in BREAKERS:
+            states.append(((key, state), float(state == current_state)))
+        open_seconds.append(((key,), _open_seconds(dependency, readings.now)))
+        held.append(((key,), float(dependency.held)))
+        if dependency.tokens is not None:
+            tokens.append(((key,), dependency.tokens))
     return {
-        "mulligan_breaker_state": [
-            ((one.key, state), float(state == _breaker_state(one)))
-            for one in shown
-            for state in BREAKERS
-        ],
-        "mulligan_breaker_open_seconds": [
-            ((one.key,), _open_seconds(one, readings.now)) for one in shown
-        ],
-        "mulligan_held_jobs": [((one.key,), float(one.held)) for one in shown],
-        "mulligan_retry_budget_remaining": [
-            ((one.key,), one.tokens) for one in shown if one.tokens is not None
-        ],
+        "mulligan_breaker_state": states,
+        "mulligan_breaker_open_seconds": open_seconds,
+        "mulligan_held_jobs": held,
+        "mulligan_retry_budget_remaining": tokens,
     }
 
 
@@ -305,33 +320,33 @@ def _open_seconds(one: Dependency, now: Micros) -> float:
 
 # --- Recent attempts ---
 def _attempt_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
-    tries = [(json.loads(row.labels), row) for row in readings.recent if row.name == "tries"]
-    numbers = sorted({labels["try"] for labels, _ in tries} - {"1"})
-    costs = [
-        row.total
-        for row in readings.recent
-        if row.name == "cost" and json.loads(row.labels)["nth"] == "retry"
-    ]
-    ended = sum(row.n for row in readings.recent if row.name == "finished")
-    verdicts = [row for row in readings.recent if row.name == "verdicts"]
+    verdicts: list[StatRow] = []
+    retries: defaultdict[str, list[StatRow]] = defaultdict(list)  # by the number of the attempt
+    retry_cost = 0.0
+    ended = 0
+    for row in readings.recent:
+        labels = json.loads(row.labels)
+        if row.name == "verdicts":
+            verdicts.append(row)
+        elif row.name == "tries" and labels["try"] != "1":
+            retries[labels["try"]].append(row)
+        elif row.name == "cost" and labels["nth"] == "retry":
+            retry_cost += row.total
+        elif row.name == "finished":
+            ended += row.n
+    failure_rates: list[Sample] = []
+    for window, minutes in WINDOWS.items():
+        first_minute = readings.now // MINUTE - minutes
+        in_window = [row for row in verdicts if row.minute > first_minute]
+        failure_rates.append(((window,), _failure_rate(in_window)))
+    success_rates: list[Sample] = []
+    for number, rows in sorted(retries.items()):
+        success_rates.append(((number,), 1.0 - _failure_rate(rows)))
+    cost_per_job = retry_cost / ended if ended else 0.0
     return {
-        "mulligan_failure_rate": [
-            (
-                (window,),
-                _failure_rate(
-                    [row for row in verdicts if row.minute > readings.now // MINUTE - minutes]
-                ),
-            )
-            for window, minutes in WINDOWS.items()
-        ],
-        "mulligan_retry_success_rate": [
-            (
-                (number,),
-                1.0 - _failure_rate([row for labels, row in tries if labels["try"] == number]),
-            )
-            for number in numbers
-        ],
-        "mulligan_retry_cost_per_job": [((), sum(costs) / ended if ended else 0.0)],
+        "mulligan_failure_rate": failure_rates,
+        "mulligan_retry_success_rate": success_rates,
+        "mulligan_retry_cost_per_job": [((), cost_per_job)],
     }
 
 
@@ -349,12 +364,13 @@ def _failure_rate(rows: Sequence[StatRow]) -> float:
 
 CACHE_SECONDS = 5.0  # scrapes within this time get the same answer
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "mulligan_"  # of the names in this package; the setting `metrics_prefix` replaces it
 
 _lock = threading.Lock()
-_answers: WeakKeyDictionary[Store, tuple[float, str]] = WeakKeyDictionary()
+_answers: WeakKeyDictionary[Store, tuple[float, str, str]] = WeakKeyDictionary()
 
 
-def metrics_text(store: Store, now: float | None = None) -> str:
+def metrics_text(store: Store, prefix: str = PREFIX, now: float | None = None) -> str:
     """Return all metrics. Reads the database at most once in five seconds.
 
     `now`: seconds of a monotonic clock.
@@ -362,25 +378,35 @@ def metrics_text(store: Store, now: float | None = None) -> str:
     now = time.monotonic() if now is None else now
     with _lock:  # simultaneous scrapes share one read
         cached = _answers.get(store)
-        if cached is None or not 0 <= now - cached[0] < CACHE_SECONDS:
-            cached = (now, render(store))
+        if cached is None or not 0 <= now - cached[0] < CACHE_SECONDS or cached[1] != prefix:
+            cached = (now, prefix, render(store, prefix))
             _answers[store] = cached
-    return cached[1]
+    return cached[2]
 
 
-def render(store: Store) -> str:
+def render(store: Store, prefix: str = PREFIX) -> str:
     """Read the database and return all metrics as text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SnapshotCollector(store))
+    registry.register(_SnapshotCollector(store, prefix))
     return generate_latest(registry).decode()
 
 
 class _SnapshotCollector(Collector):
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._prefix = prefix
         with store.read() as tx:
             self._readings = read_gauges(tx)
             self._stats = StatQueries(tx).list_stat_totals()
 
     def collect(self) -> Iterator[Metric]:
-        yield from metrics.families(self._stats)
-        yield from families(self._readings)
+        for metric in (*metrics.families(self._stats), *families(self._readings)):
+            yield _rename(metric, self._prefix)
+
+
+def _rename(metric: Metric, prefix: str) -> Metric:
+    """Give a metric and its samples another prefix."""
+    metric.name = prefix + metric.name.removeprefix(PREFIX)
+    metric.samples = [
+        sample._replace(name=prefix + sample.name.removeprefix(PREFIX)) for sample in metric.samples
+    ]
+    return metric

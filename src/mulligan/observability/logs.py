@@ -18,6 +18,7 @@ from typing import Any
 
 from mulligan.config import LogSection
 from mulligan.core.tracing import current_attempt
+from mulligan.failures.facts import SOURCE_MARK
 from mulligan.failures.redact import scrub
 from mulligan.observability.tracing import current_trace_ids
 
@@ -26,6 +27,8 @@ MAX_TRACE = 32_768
 MAX_FIELD = 2048
 MAX_NAME = 60
 MAX_FIELDS = 40  # extra fields of a record
+TERMINAL_FRAMES = 10  # of a failure's trace on a terminal; `mulligan jobs show` has all
+MIN_FRAMES = 3  # of each exception of a chain
 
 # Ids of the attempt and the trace, printed in this order.
 ID_FIELDS = (
@@ -88,6 +91,11 @@ class TextFormatter(logging.Formatter):
 
     clean = True
 
+    def __init__(self, max_frames: int | None = None) -> None:
+        """Create it. `max_frames`: about so many frames of a failure's trace; None: all."""
+        super().__init__()
+        self._max_frames = max_frames
+
     def format(self, record: logging.LogRecord) -> str:
         found = vars(record)
         ids = [
@@ -98,13 +106,43 @@ class TextFormatter(logging.Formatter):
         logger = _one_line(_short(str(record.name)))
         message = _one_line(_message(record))
         line = " ".join([_timestamp(record), record.levelname, logger, message, *ids])
-        trace = [f"    {_one_line(part)}" for part in _trace(self, record).splitlines()]
-        return "\n".join([line, *trace])
+        # The failure of an attempt has its trace as a text: its exception stayed in the runner.
+        text = _trace(self, record) or scrub(self._failure_trace(found), MAX_TRACE)
+        # `splitlines` splits at every character that `_one_line` escapes, except the tab.
+        return "\n    ".join([line, *text.replace("\t", "\\t").splitlines()])
+
+    def _failure_trace(self, found: Mapping[str, Any]) -> str:
+        trace = str(found.get("error_trace") or "")
+        return trace if self._max_frames is None else shorten_trace(trace, self._max_frames)
+
+
+def shorten_trace(trace: str, max_frames: int) -> str:
+    """Keep the innermost frames: about `max_frames`, at least three of each exception."""
+    sections: list[list[str]] = []  # of each exception: its title, then its frames
+    for line in trace.splitlines():
+        if not line.startswith(" "):
+            sections.append([line])
+        elif line.startswith(SOURCE_MARK) and sections:
+            sections[-1][-1] += f"\n{line}"
+        elif sections:
+            sections[-1].append(line)
+    kept = max(MIN_FRAMES, max_frames // max(1, len(sections)))
+    return "\n".join(line for section in sections for line in _shorten_section(section, kept))
+
+
+def _shorten_section(section: list[str], kept: int) -> list[str]:
+    title, *frames = section
+    left_out = len(frames) - kept
+    if left_out <= 1:
+        return section
+    return [title, f"  … {left_out} more frames", *frames[left_out:]]
 
 
 def configure_handler(log: LogSection, handler: logging.Handler) -> logging.Handler:
     """Set the formatter of the settings and add attempt ids."""
-    handler.setFormatter(JsonFormatter() if log.format == "json" else TextFormatter())
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    text = TextFormatter(TERMINAL_FRAMES if is_terminal else None)
+    handler.setFormatter(JsonFormatter() if log.format == "json" else text)
     handler.addFilter(AttemptFilter())
     return handler
 
@@ -135,12 +173,14 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    more = [
-        (name, value)
-        for name, value in vars(record).items()
-        if name not in _STANDARD_ATTRIBUTES and value is not None
-    ]
-    return {_name(name): _value(value) for name, value in more[: MAX_FIELDS + len(ID_FIELDS)]}
+    fields: dict[str, Any] = {}
+    for name, value in vars(record).items():
+        if name in _STANDARD_ATTRIBUTES or value is None:
+            continue
+        fields[_name(name)] = _value(value)
+        if len(fields) >= MAX_FIELDS + len(ID_FIELDS):
+            break
+    return fields
 
 
 @lru_cache(maxsize=1024)  # few names, in every record
@@ -158,10 +198,13 @@ def _value(value: Any) -> Any:
         return _scalar(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return str(value)[:MAX_NAME]
     if value is None or isinstance(value, bool | int | float):
-        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)[:MAX_NAME]
+        return value
     if isinstance(value, Mapping):
-        return {_name(str(name)): _scalar(part) for name, part in list(value.items())[:MAX_FIELDS]}
+        items = list(value.items())[:MAX_FIELDS]
+        return {_name(str(name)): _scalar(part) for name, part in items}
     if isinstance(value, list | tuple):
         return [_scalar(part) for part in value[:MAX_FIELDS]]
     return _scalar(value)
@@ -211,12 +254,11 @@ _ESCAPES = {
 
 
 def _one_line(text: str) -> str:
-    return text.translate(_ESCAPES)
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def _quote(value: Any) -> str:
     """Quote a value with spaces, so that it cannot look like another key=value pair."""
     text = str(value)
-    if text and text.isprintable() and not set(text) & set(' "='):
-        return text
-    return _ENCODE(text)
+    is_bare = text.isprintable() and not (" " in text or '"' in text or "=" in text)
+    return text if text and is_bare else _ENCODE(text)

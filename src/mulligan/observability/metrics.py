@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -58,17 +57,27 @@ class Histogram(NamedTuple):
 
 _CLASSES = tuple(cls.value for cls in Cls)
 _FAILING = ("retry", "dead", "lost", "snoozed")
-_OUTCOME_SERIES = tuple(
-    (outcome, cls, nth)
-    for outcome in OUTCOMES.values()
-    for cls in ("", *(_CLASSES if outcome in _FAILING else ()))
-    for nth in NTH
-)
-_END_SERIES = tuple(
-    (state, cls)
-    for state in STATES.values()
-    for cls in ("", *(_CLASSES if state == "dead" else ()))
-)
+
+
+def _outcome_series() -> Iterator[tuple[str, str, str]]:
+    """Yield (outcome, class, nth) of every series; only failures have a class."""
+    for outcome in OUTCOMES.values():
+        classes = ("", *_CLASSES) if outcome in _FAILING else ("",)
+        for cls in classes:
+            for nth in NTH:
+                yield outcome, cls, nth
+
+
+def _end_series() -> Iterator[tuple[str, str]]:
+    """Yield (state, class) of every series; only dead jobs have a class."""
+    for state in STATES.values():
+        classes = ("", *_CLASSES) if state == "dead" else ("",)
+        for cls in classes:
+            yield state, cls
+
+
+_OUTCOME_SERIES = tuple(_outcome_series())
+_END_SERIES = tuple(_end_series())
 
 COUNTERS = (
     Counter("mulligan_jobs_enqueued_total", "Jobs that were enqueued.", "enqueued", JOB),
@@ -179,7 +188,7 @@ COUNTERS = (
     ),
     Counter(
         "mulligan_manual_retry_total",
-        "mulligan_manual_retries_total without labels.",
+        "Manual retries, without labels.",
         "manual",
         {},
         zeros=((),),
@@ -212,7 +221,7 @@ HISTOGRAMS = (
     ),
     Histogram(
         "mulligan_job_processing_duration_seconds",
-        "mulligan_attempt_duration_seconds of all queues.",
+        "How long handlers ran, without the queue.",
         "run",
         {"kind": "kind"},
         RUN_SECONDS,
@@ -236,7 +245,8 @@ def _counter(counter: Counter, rows: Iterable[tuple[dict[str, str], StatRow]]) -
     for labels, row in rows:
         if counter.where.items() <= labels.items():
             values = tuple(labels.get(name, "") for name in counter.labels.values())
-            sums[values] = sums.get(values, 0.0) + (row.n if counter.of == "n" else row.total)
+            amount = row.n if counter.of == "n" else row.total
+            sums[values] = sums.get(values, 0.0) + amount
     family = CounterMetricFamily(counter.name, counter.help, labels=tuple(counter.labels))
     for values, value in sorted(sums.items()):
         family.add_metric(values, value)
@@ -253,8 +263,10 @@ def _histogram(histogram: Histogram, rows: Iterable[tuple[dict[str, str], StatRo
         totals[values] += row.total
     family = HistogramMetricFamily(histogram.name, histogram.help, labels=tuple(histogram.labels))
     for values, found in sorted(counts.items()):
-        cumulative = accumulate(found[place] for place in places)
-        family.add_metric(
-            values, list(zip(places, map(float, cumulative), strict=True)), totals[values]
-        )
+        buckets = []
+        cumulative = 0
+        for place in places:
+            cumulative += found[place]
+            buckets.append((place, float(cumulative)))
+        family.add_metric(values, buckets, totals[values])
     return family

@@ -18,7 +18,8 @@ from typing import Any
 
 from mulligan._version import __version__
 from mulligan.config import TraceSection
-from mulligan.core.attempt import Lease, Outcome
+from mulligan.core.attempt import Ended, Failure, Lease, Outcome
+from mulligan.core.durations import Micros
 from mulligan.core.job import NewJob
 from mulligan.core.tracing import (
     NO_SPAN,
@@ -45,7 +46,9 @@ class OtelTracer(Tracer):
 
     def trace_insert(self, new: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
         api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
-        return nullcontext(new) if api is None or not new else self._insert_span(api, new)
+        if api is None or not new:
+            return nullcontext(new)
+        return self._insert_span(api, new)
 
     @contextmanager
     def _insert_span(self, api: Any, new: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
@@ -59,7 +62,9 @@ class OtelTracer(Tracer):
                     _insert_attributes(new),
                 )
             trace = _current_trace(api)
-            yield new if trace is None else [job._replace(trace=job.trace or trace) for job in new]
+            if trace is not None:
+                new = [job._replace(trace=job.trace or trace) for job in new]
+            yield new
 
     def trace_attempt(self, lease: Lease) -> AbstractContextManager[OnAttemptEnd]:
         api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
@@ -79,7 +84,27 @@ class OtelTracer(Tracer):
                 _attempt_attributes(lease),
                 **options,
             )
-            yield _ignore_outcome if span is None else partial(_record_outcome, api, span)
+            if span is None:
+                yield _ignore_outcome
+            else:
+                yield partial(_record_outcome, api, span)
+
+    def trace_killed(self, lease: Lease, failure: Failure, ended_at: Micros) -> None:
+        api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
+        if api is None or not _is_recorded(api):
+            return
+        try:
+            span = api.get_tracer("mulligan", __version__).start_span(
+                f"process {lease.queue}",
+                kind=api.SpanKind.CONSUMER,
+                attributes=_attempt_attributes(lease),
+                start_time=lease.started_at * 1000,
+                **self._parent_options(api, lease.trace),
+            )
+            _record_outcome(api, span, Outcome(Ended.LOST, failure=failure))
+            span.end(end_time=max(ended_at, lease.started_at) * 1000)
+        except Exception:
+            log.exception("cannot record the span of a killed attempt")
 
     def environment(self, lease: Lease) -> dict[str, str]:
         api = sys.modules.get(OPENTELEMETRY) if self._enabled else None
@@ -155,12 +180,13 @@ def _parse_trace(api: Any, trace: str | None) -> Any:
         return None
     parent, _, state = trace.partition(" ")
     _, trace_part, span_part, flags = parent.split("-")
+    trace_state = api.TraceState.from_header([state]) if state else None
     return api.SpanContext(
         int(trace_part, 16),
         int(span_part, 16),
         is_remote=True,
         trace_flags=api.TraceFlags(int(flags, 16)),
-        trace_state=api.TraceState.from_header([state]) if state else None,
+        trace_state=trace_state,
     )
 
 
@@ -205,8 +231,11 @@ def _ignore_outcome(outcome: Outcome | None) -> None:
 
 def _record_outcome(api: Any, span: Any, outcome: Outcome | None) -> None:
     """Record how the attempt ended. Only the public part of a failure: spans leave this system."""
-    span.set_attribute("mulligan.outcome", "stopped" if outcome is None else outcome.ended.value)
-    failure = None if outcome is None else outcome.failure
+    if outcome is None:
+        span.set_attribute("mulligan.outcome", "stopped")
+        return
+    span.set_attribute("mulligan.outcome", outcome.ended.value)
+    failure = outcome.failure
     if failure is not None:
         span.set_attribute("error.type", failure.code)
         span.set_status(api.Status(api.StatusCode.ERROR, failure.public))

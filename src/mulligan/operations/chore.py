@@ -94,9 +94,8 @@ def run_operations(store: Store, *, paced: bool = True) -> int:
     With `paced=False`, rates and intervals are ignored: for one process that does everything.
     """
     with store.read() as tx:
-        due = OperationQueries(tx).list_due_operations(
-            tx.now() if paced else None, OPERATIONS_PER_CALL
-        )
+        due_before = tx.now() if paced else None
+        due = OperationQueries(tx).list_due_operations(due_before, OPERATIONS_PER_CALL)
     return sum(_run_operation(store, operation, paced=paced) for operation in due)
 
 
@@ -410,7 +409,7 @@ class OperationTurn:
         if not moved:
             return _MoveResult(_Progress.LATER)
         self._moved.append((row, VERBS[self._action]))
-        return _MoveResult(_Progress.SENT if is_retry else ItemOutcome.DONE)
+        return _MoveResult(_Progress.SENT) if is_retry else _MoveResult(ItemOutcome.DONE)
 
     def _would_die_at_once(self, row: JobRow) -> bool:
         """Return whether a fail-fast dependency of the job is down: then the operation waits."""

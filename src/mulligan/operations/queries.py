@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mulligan.core.durations import Micros
 from mulligan.core.job import JobRow
-from mulligan.jobs.conditions import Where, build_conditions
+from mulligan.jobs.filter import Where, build_conditions
 from mulligan.jobs.queries import JobQueries
 from mulligan.storage.base import Queries
 
@@ -140,9 +140,8 @@ class OperationQueries(Queries):
 
     def lock_operation(self, operation: str, *, wait: bool) -> OperationRow | None:
         """Lock an operation. Without `wait`, None also means that another worker has locked it."""
-        return _first_operation(
-            self.tx.rows("lock_operation" if wait else "try_lock_operation", id=operation)
-        )
+        statement = "lock_operation" if wait else "try_lock_operation"
+        return _first_operation(self.tx.rows(statement, id=operation))
 
     def find_equal_operation(self, scope: str, key: str | None, digest: str) -> OperationRow | None:
         """Find an operation with this key, or an unfinished one with the same content."""
@@ -154,10 +153,9 @@ class OperationQueries(Queries):
         self, scope: str | None, limit: int, before: str | None
     ) -> list[OperationRow]:
         """List operations, newest first."""
-        return [
-            OperationRow._make(row)
-            for row in self.tx.rows("list_operations", scope=scope, limit=limit, before=before)
-        ]
+        return self.list_rows(
+            OperationRow, "list_operations", scope=scope, limit=limit, before=before
+        )
 
     def find_operations(self, prefix: str, scope: str | None, limit: int) -> list[str]:
         """List ids that start with `prefix`."""
@@ -195,20 +193,19 @@ class OperationQueries(Queries):
 
     def get_last_item(self, operation: str) -> tuple[int, str]:
         """Return (place, job) of the last item, or (0, "")."""
-        found = self.tx.rows("get_last_item", operation=operation)
-        return (found[0][0], found[0][1]) if found else (0, "")
+        for place, job_id in self.tx.rows("get_last_item", operation=operation):
+            return place, job_id
+        return 0, ""
 
     def list_waiting_items(self, operation: str, place: int, limit: int) -> list[ItemRow]:
         """List waiting items up to a place, in order."""
-        found = self.tx.rows("list_waiting_items", operation=operation, place=place, limit=limit)
-        return [ItemRow._make(row) for row in found]
+        return self.list_rows(
+            ItemRow, "list_waiting_items", operation=operation, place=place, limit=limit
+        )
 
     def list_ended_items(self, operation: str, limit: int) -> list[ItemEndRow]:
         """List sent items whose job has ended an attempt."""
-        return [
-            ItemEndRow._make(row)
-            for row in self.tx.rows("list_ended_items", operation=operation, limit=limit)
-        ]
+        return self.list_rows(ItemEndRow, "list_ended_items", operation=operation, limit=limit)
 
     def mark_items_sent(self, operation: str, places: Sequence[int]) -> None:
         """Mark items as sent."""
@@ -232,10 +229,9 @@ class OperationQueries(Queries):
         self, operation: str, status: str | None, limit: int, after: int
     ) -> list[ItemRow]:
         """List items in order. `status`: only with this state or outcome."""
-        found = self.tx.rows(
-            "list_items", operation=operation, status=status, limit=limit, after=after
+        return self.list_rows(
+            ItemRow, "list_items", operation=operation, status=status, limit=limit, after=after
         )
-        return [ItemRow._make(row) for row in found]
 
     def count_repeated_failures(self, operation: str) -> list[tuple[str, int]]:
         """List (code, count) of items that failed again with the same cause."""
@@ -271,7 +267,8 @@ class OperationQueries(Queries):
 
     def sum_costs_by_kind(self, limit: int) -> dict[str, tuple[float, int]]:
         """Return (cost, attempts) of the newest jobs, by kind."""
-        return {row[0]: (row[1], row[2]) for row in self.tx.rows("sum_costs_by_kind", limit=limit)}
+        rows = self.tx.rows("sum_costs_by_kind", limit=limit)
+        return {kind: (cost, attempts) for kind, cost, attempts in rows}
 
     def list_released_keys(self, where: Where, limit: int) -> list[ReleasedKeyRow]:
         """List matching jobs that do not hold their unique key any more."""

@@ -16,12 +16,19 @@ from mulligan.core.errors import ConfigError, IllegalMove, Refused
 from mulligan.core.format import format_time
 from mulligan.core.job import ALL_OWNERS, State, unique_hash
 from mulligan.core.lifecycle import MOVES
+from mulligan.failures.groups import NO_RETRIES
 from mulligan.failures.queries import FailureQueries
 from mulligan.guards.gates import check_rate
 from mulligan.guards.queries import GuardQueries
-from mulligan.jobs.conditions import ARGUMENT_PREFIX, DEAD_ONLY_FIELDS, INDEXED_PREFIX, Where
-from mulligan.jobs.filter import Filter, parse_filter
-from mulligan.jobs.preconditions import check_overrides
+from mulligan.jobs.filter import (
+    ARGUMENT_PREFIX,
+    DEAD_ONLY_FIELDS,
+    INDEXED_PREFIX,
+    Filter,
+    Where,
+    parse_filter,
+)
+from mulligan.jobs.preconditions import check_overrides, named_queues
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.repair import require_reason
 from mulligan.jobs.search import resolve_filter
@@ -43,8 +50,8 @@ from mulligan.operations.rules import (
 )
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
+from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settlement import frees_unique_key
-from mulligan.worker.upkeep import live_kinds
 
 VERBS: Mapping[Action, Verb] = {
     Action.RETRY: Verb.RETRY_BY_HAND,
@@ -94,6 +101,14 @@ class CheckedOperation(NamedTuple):
     @property
     def scope(self) -> str:
         return ALL_OWNERS if self.owner is None else self.owner
+
+    @property
+    def queues(self) -> set[str]:
+        """Queues that the operation would move jobs to."""
+        names = named_queues(self.params.get("overrides"))
+        if "queue" in self.params:
+            names.add(self.params["queue"])
+        return names
 
     @property
     def digest(self) -> str:
@@ -302,10 +317,13 @@ def describe_frozen_filter(where: Where) -> str:
             field = field.replace(INDEXED_PREFIX, ARGUMENT_PREFIX, 1)
             parts.append(f"{field}:{','.join(_as_tuple(value))}")
     if "near" in where:
-        parts.append(f"({' or '.join(_as_tuple(where['near'])) or 'nothing'})")
+        matches = " or ".join(_as_tuple(where["near"]))
+        parts.append(f"({matches or 'nothing'})")
     if "begun" in where:
-        parts.append(f"enqueued since {format_time(int(str(where['begun'])))}")
-    return f"{' '.join(parts)}, as of {format_time(int(str(where['until'])))}"
+        begun = int(str(where["begun"]))
+        parts.append(f"enqueued since {format_time(begun)}")
+    until = int(str(where["until"]))
+    return f"{' '.join(parts)}, as of {format_time(until)}"
 
 
 # --- Preview ---
@@ -380,7 +398,17 @@ def preview_operation(tx: Transaction, request: CheckedOperation) -> OperationPr
     where = freeze_filter(tx, request, now)
     limit = max_items(request.steps) or DEFAULT_COUNT_CAP
     found = OperationQueries(tx).preview_operation(where, min(DEFAULT_COUNT_CAP, limit))
-    count = sum(row.jobs for row in found)
+    codes: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    owners: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    for row in found:
+        if row.code:
+            codes[row.code] += row.jobs
+        kinds[row.kind] += row.jobs
+        owners[row.owner] += row.jobs
+        states[row.state] += row.jobs
+    count = kinds.total()
     preview = OperationPreview(
         action=request.action.value,
         filter=request.text,
@@ -388,10 +416,10 @@ def preview_operation(tx: Transaction, request: CheckedOperation) -> OperationPr
         count=count,
         capped=count >= DEFAULT_COUNT_CAP,
         steps=tuple(step.size for step in plan_steps(request.steps, count)),
-        codes=_sum_jobs((row.code, row.jobs) for row in found if row.code),
-        kinds=_sum_jobs((row.kind, row.jobs) for row in found),
-        owners=_sum_jobs((row.owner, row.jobs) for row in found),
-        states=_sum_jobs((row.state, row.jobs) for row in found),
+        codes=dict(codes.most_common()),
+        kinds=dict(kinds.most_common()),
+        owners=dict(owners.most_common()),
+        states=dict(states.most_common()),
         cost=sum(row.cost for row in found),
         estimated_cost=0.0,
         chances=(),
@@ -443,16 +471,16 @@ def _past_retries(
     jobs = _sum_jobs((row.group, row.jobs) for row in found if row.group)
     codes = {row.group: row.code or "" for row in found if row.group}
     groups = list(jobs)[:MAX_GROUPS]
-    results = FailureQueries(tx).count_group_recoveries(groups, owner, MAX_DEATHS_READ)
+    results = FailureQueries(tx).count_group_retries(groups, owner, MAX_DEATHS_READ)
     retried_by_code: Counter[str] = Counter()
     recovered_by_code: Counter[str] = Counter()
-    for group, (retried, recovered) in results.items():
-        retried_by_code[codes[group]] += retried
-        recovered_by_code[codes[group]] += recovered
+    for group, retries in results.items():
+        retried_by_code[codes[group]] += retries.ended
+        recovered_by_code[codes[group]] += retries.recovered
     chances = []
     for group in groups:
         code = codes[group]
-        retried, recovered = results.get(group, (0, 0))
+        retried, recovered = results.get(group, NO_RETRIES)[:2]
         source = "group"
         if not retried:
             retried = retried_by_code[code]
@@ -466,19 +494,23 @@ def _find_delays(
     tx: Transaction, found: Sequence[MatchedJobs], now: Micros
 ) -> tuple[Obstacle, ...]:
     """Return what would delay these jobs if they were due now, judged by one sample per lane."""
-    jobs = _sum_jobs((f"{row.queue}|{row.kind}|{row.uses}", row.jobs) for row in found)
-    samples = {f"{row.queue}|{row.kind}|{row.uses}": row.sample for row in found}
+    jobs: Counter[str] = Counter()
+    samples: dict[str, str] = {}
+    for matched in found:
+        lane = f"{matched.queue}|{matched.kind}|{matched.uses}"
+        jobs[lane] += matched.jobs
+        samples[lane] = matched.sample
     gates = GuardQueries(tx).list_gates()
-    known_kinds = live_kinds(tx)
+    known_kinds = WorkerQueries(tx).live_kinds()
     limit_state = load_limit_state(tx, now)
     delayed: Counter[str] = Counter()
-    for lane in list(jobs)[:MAX_LANES]:
+    for lane, count in jobs.most_common(MAX_LANES):
         row = JobQueries(tx).get_job(samples[lane])
         if row is not None:
             due_now = row._replace(state=State.QUEUED, run_at=now)
             phase = derive_phase(due_now, gates, now, known_kinds, limit_state)
             if phase.name != "ready":
-                delayed[phase.why] += jobs[lane]
+                delayed[phase.why] += count
     return tuple(Obstacle(count, why) for why, count in delayed.most_common())
 
 

@@ -47,6 +47,9 @@ class ItemOutcome(StrEnum):
     SKIPPED = "skipped"  # it changed before its turn
 
 
+ITEM_FILTERS = ("waiting", "sent", "ended", *(outcome.value for outcome in ItemOutcome))
+
+
 OUTCOME_LETTERS: Mapping[ItemOutcome, str] = {
     ItemOutcome.RECOVERED: "r",
     ItemOutcome.SAME: "s",
@@ -202,7 +205,9 @@ def judge_item(end: ItemEnd) -> tuple[ItemOutcome, str]:
         group = end.failed_group or None
         if group is None and end.code:
             group = f"code-{end.code}"
-        why = f"{end.code}: {end.message}" if end.code else end.message or str(end.verb)
+        why = end.message or str(end.verb)
+        if end.code:
+            why = f"{end.code}: {end.message}"
         return _compare_cause(end, group), why
     if end.state == State.DEAD:
         return _compare_cause(end, end.died_of), "it died while waiting"

@@ -13,6 +13,7 @@ from mulligan.core.errors import IllegalMove, KeyMismatch, NotFound, Refused
 from mulligan.core.event import EventType
 from mulligan.core.ids import LENGTH, first_id, new_id
 from mulligan.core.job import ALL_OWNERS, State
+from mulligan.guards.gate_status import check_declared_queues
 from mulligan.jobs.service import DEFAULT_COUNT_CAP, MAX_IDS_NAMED, describe_ambiguous_id
 from mulligan.operations.chore import (
     ACTIVE_STATES,
@@ -30,15 +31,13 @@ from mulligan.operations.request import (
     load_frozen_filter,
     preview_operation,
 )
-from mulligan.operations.rules import ItemCounts, ItemOutcome, step_number, sum_counts
+from mulligan.operations.rules import ITEM_FILTERS, ItemCounts, step_number, sum_counts
 from mulligan.storage.base import Store, Transaction
 
 MAX_OPERATIONS_LISTED = 500
 MAX_ITEMS_LISTED = 10_000
 
 MAX_TRIES = 3  # An equal operation may end between our insert and our read.
-
-ITEM_FILTERS = ("waiting", "sent", "ended", *(outcome.value for outcome in ItemOutcome))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +190,9 @@ class Operations:
             key=key,
             params=params,
         )
+        if owner is not None:
+            with self._open().read() as tx:
+                check_declared_queues(tx, request.queues)
         if dry_run:
             with self._open().read() as tx:
                 return preview_operation(tx, request)
@@ -370,7 +372,8 @@ def _with_state(row: OperationRow, state: str, reason: str, now: int) -> Operati
         note = f"Aborted: {reason}" if reason else "Aborted."
         return row._replace(state=state, finished_at=now, active=bool(sent), note=note)
     if state == "paused":
-        return row._replace(state=state, note=f"Paused: {reason}" if reason else "")
+        note = f"Paused: {reason}" if reason else ""
+        return row._replace(state=state, note=note)
     resumed_state = "gathering" if row.started_at is None else "running"
     return row._replace(state=resumed_state, note="", due_at=now, moved_at=now)
 
@@ -389,7 +392,7 @@ def _load_row(tx: Transaction, operation: str, owner: str | None) -> OperationRo
 
 
 def _no_such_operation(operation: str) -> str:
-    return f"no operation {operation!r}"
+    return f'no operation {operation!r}. Run "mulligan ops list" to see them.'
 
 
 def _load_plan(row: OperationRow) -> tuple[ItemCounts, ...]:
@@ -412,12 +415,13 @@ def _count_joined(tx: Transaction, row: OperationRow) -> int:
 
 def _build_view(row: OperationRow, joined: int | None = None) -> Operation:
     plan = _load_plan(row)
+    owner = None if row.scope == ALL_OWNERS else row.scope
     return Operation(
         id=row.id,
         action=row.action,
         filter=row.filter,
         fixed=describe_frozen_filter(load_frozen_filter(row.fixed)),
-        owner=None if row.scope == ALL_OWNERS else row.scope,
+        owner=owner,
         actor=row.actor,
         reason=row.reason,
         key=row.key,

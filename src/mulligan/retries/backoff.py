@@ -11,15 +11,26 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, Union
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
 from mulligan.config import check_jitter
+from mulligan.core.errors import InvalidPolicy
 from mulligan.core.format import format_duration
+from mulligan.core.suggest import describe_unknown
 
 # A hundred years. Longer waits would leave the range of stored times.
 MAX_WAIT_SECONDS = 3_155_760_000.0
@@ -77,6 +88,46 @@ Factor = Annotated[float, BeforeValidator(require_finite), AfterValidator(_check
 Jitter = Annotated[Literal["full", "equal", "none"] | float, BeforeValidator(_parse_jitter)]
 FORBID_EXTRA = ConfigDict(extra="forbid")
 
+T = TypeVar("T")
+
+
+def explain_refusal(cls: type[T]) -> type[T]:
+    """Decorate a pydantic dataclass: its constructor raises InvalidPolicy with one sentence.
+
+    pydantic's own error has four lines and a link, and suggests no name.
+    """
+    construct = cls.__init__
+
+    @wraps(construct)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        try:
+            construct(self, *args, **values)
+        except ValidationError as refusal:
+            faults = refusal.errors()
+        else:
+            return
+        names = [spec.name for spec in fields(cls)]  # type: ignore[arg-type]
+        sentences = dict.fromkeys(_describe_fault(cls.__name__, fault, names) for fault in faults)
+        raise InvalidPolicy("; ".join(sentences))
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
+
+
+def _describe_fault(name: str, fault: Any, names: Sequence[str]) -> str:
+    """Return what is wrong with one argument, the value, and what would be right."""
+    path = ".".join(map(str, fault["loc"]))
+    if fault["type"] == "unexpected_keyword_argument":
+        return describe_unknown(name, path, [one for one in names if one != "type"])
+    if fault["type"] == "missing":
+        return f"{name}: {path} is missing"
+    problem = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "value_error":  # our own checks name the field and the value
+        return f"{name}: {problem}"
+    if path.isdigit() and int(path) < len(names):
+        path = names[int(path)]
+    return f"{name}: {path}: {problem} (got {fault['input']!r:.80})"
+
 
 # --- Backoffs ---
 
@@ -117,6 +168,7 @@ class Backoff(ABC):
         return record
 
 
+@explain_refusal
 @dataclass(frozen=True, config=FORBID_EXTRA)
 class Table(Backoff):
     """A list of delays; the last one repeats."""
@@ -136,6 +188,7 @@ class Table(Backoff):
         return f"step {step} of the backoff table {self.describe()}"
 
 
+@explain_refusal
 @dataclass(frozen=True, config=FORBID_EXTRA)
 class Fixed(Backoff):
     """One delay for every retry."""
@@ -158,6 +211,7 @@ class Fixed(Backoff):
 _MAX_WRITTEN_FACTORS = 4  # more factors are written as a power
 
 
+@explain_refusal
 @dataclass(frozen=True, config=FORBID_EXTRA)
 class Exponential(Backoff):
     """Delay of `base × factor ** n`, at most `cap`, then spread by `jitter`."""
@@ -187,11 +241,13 @@ class Exponential(Backoff):
     def describe(self) -> str:
         base = format_duration(self.base)
         cap = format_duration(self.cap)
-        return f"{base} × {self.factor:g}, at most {cap}, {self._describe_jitter()}"
+        return f"{base}, then × {self.factor:g}, at most {cap}, {self._describe_jitter()}"
 
     def _describe_jitter(self) -> str:
         if isinstance(self.jitter, float):
             return f"± {self.jitter * 100:g} %"
+        if self.jitter == "none":
+            return "no jitter"
         return f"{self.jitter} jitter"
 
     def explain_nominal(self, n: int) -> str:

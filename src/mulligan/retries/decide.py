@@ -15,24 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
-from mulligan.core import lifecycle
 from mulligan.core.attempt import Cls, Decision, Ended, Failure, Lease, Outcome, Verb
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.job import State
+from mulligan.core.job import State, is_name
+from mulligan.core.lifecycle import MOVES
 from mulligan.failures import codes
 from mulligan.retries import reasons
-from mulligan.retries.backoff import MAX_WAIT_SECONDS, Backoff, Rng
+from mulligan.retries.backoff import MAX_WAIT_SECONDS, Rng
 from mulligan.retries.limits import (
     NO_TERMS,
     ChargedFailure,
     FailureCounts,
-    RuleTerms,
+    RetryTerms,
+    cached_retry_terms,
     check_max_retries,
     check_switches,
-    find_refusal,
+    next_step,
     parse_counts,
     read_terms,
 )
@@ -54,6 +54,9 @@ MIN_HINT_SECONDS = 1.0  # a shorter hint has passed before other workers know of
 MAX_HINT_SECONDS = 86_400.0
 HINT_JITTER = 0.1  # share of a server's hint that is added at random
 MAX_HINT_JITTER = 60.0  # seconds
+GIVE_BACK_LIMIT = 86_400 * SECOND  # after this, what its worker cannot run is a failure
+MIN_GIVE_BACK = SECOND
+MAX_GIVE_BACK = 300 * SECOND
 MAX_UNCHARGED_FAILURES = 3  # a job that itself breaks its dependency must not run for ever
 
 
@@ -66,6 +69,7 @@ class DecisionInput(NamedTuple):
     now: Micros
     rng: Rng
     uncharged: Reason | None = None  # why the failure is not charged
+    other_release: str = ""  # a release that accepts the payload
 
 
 def decide(
@@ -77,40 +81,48 @@ def decide(
     *,
     dependency_down: str = "",
     kind_held: str = "",
+    other_release: str = "",
 ) -> Decision:
     """Return what happens to the job of a finished attempt. No other code decides this.
 
     `dependency_down` is the key of an unavailable dependency that caused the failure. `kind_held`
-    is the job's kind, if it is on hold for the same cause as this failure.
+    is the job's kind, if it is on hold for the same cause as this failure. `other_release` is a
+    release that accepts the payload which this worker's release refused.
     """
     if outcome.ended == Ended.RETURNED:
         return decide_success(lease, outcome)
-    uncharged = _uncharged_reason(dependency_down, kind_held)
-    case = DecisionInput(lease, outcome, policy, now, rng, uncharged)
+    uncharged = None
+    if dependency_down:
+        uncharged = reasons.dependency_down(dependency_down)
+    elif kind_held:
+        uncharged = reasons.kind_held(kind_held)
+    now = _not_before_start(now, lease)
+    case = DecisionInput(lease, outcome, policy, now, rng, uncharged, other_release)
     if lease.cancel_reason is not None:
         reason = reasons.stop_requested(lease.cancel_reason)
         return _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
-    return _add_promise(_RULES[outcome.ended](case))
+    decision = _RULES[outcome.ended](case)
+    if decision.state is State.QUEUED and decision.failure is not None and decision.failure.terms:
+        return _add_promise(decision, decision.failure)
+    return decision
 
 
-def _add_promise(decision: Decision) -> Decision:
-    """Append the promise of the rule to the public message if the job is queued again."""
-    failure = decision.failure
-    if failure is None or decision.state is not State.QUEUED:
-        return decision
+def _not_before_start(now: Micros, lease: Lease) -> Micros:
+    """Correct a worker's estimate of the time that lags behind the claim.
+
+    A longer lag is no estimate: the clock was set back.
+    """
+    if 0 < lease.started_at - now < SECOND:
+        return lease.started_at
+    return now
+
+
+def _add_promise(decision: Decision, failure: Failure) -> Decision:
+    """Append the promise of the rule to the public message of a job that is queued again."""
     promise = read_terms(failure).promise
     if not promise:
         return decision
     return decision._replace(failure=replace(failure, public=f"{failure.public} {promise}"))
-
-
-def _uncharged_reason(dependency_down: str, kind_held: str) -> Reason | None:
-    """Return why this failure is not charged, or None if it is."""
-    if dependency_down:
-        return reasons.dependency_down(dependency_down)
-    if kind_held:
-        return reasons.kind_held(kind_held)
-    return None
 
 
 # --- Success ---
@@ -119,19 +131,26 @@ def _uncharged_reason(dependency_down: str, kind_held: str) -> Reason | None:
 def decide_success(lease: Lease, outcome: Outcome) -> Decision:
     """Decide about a handler that returned. Its result stands even if a stop was requested."""
     reason = _success_reason(lease, outcome)
-    return Decision(
+    losses = _refund_loss(lease) if lease.alone else lease.losses
+    return Decision(  # positional: keyword arguments take twice as long
         Verb.SUCCEED,
         State.SUCCEEDED,
         reason.ground,
         reason.text,
-        failures=lease.failures,
-        losses=_refund_loss(lease) if lease.alone else lease.losses,
-        snoozes=lease.snoozes,
-        result=outcome.result,
-        cost=outcome.cost,
-        counts=lease.counts,
-        settings=lease.settings,
-        skipped=outcome.skipped,
+        None,  # run_at
+        lease.failures,
+        losses,
+        lease.snoozes,
+        False,  # alone
+        outcome.result,
+        None,  # failure
+        (),  # choices
+        None,  # hold
+        outcome.cost,
+        lease.counts,
+        lease.settings,
+        None,  # then
+        outcome.skipped,
     )
 
 
@@ -157,7 +176,20 @@ def _decide_parked(case: DecisionInput) -> Decision:
     return _make_decision(case, Verb.PARK, reason, failure=case.outcome.failure)
 
 
+def _park_unknown_fate(case: DecisionInput, ended: str, failure: Failure | None) -> Decision:
+    """Let a person decide about a handler with once=True that was called and did not report."""
+    reason = reasons.fate_unknown(ended)
+    was_lost = case.outcome.ended is Ended.LOST
+    losses = case.lease.losses + was_lost
+    decision = _make_decision(case, Verb.PARK, reason, failure=failure, losses=losses)
+    choices = (reasons.RUN_AGAIN, reasons.IT_HAPPENED)
+    return decision._replace(choices=choices, alone=was_lost or decision.alone)
+
+
 def _decide_released(case: DecisionInput) -> Decision:
+    if case.policy.once and case.outcome.interrupted:
+        ended = f"stopped while it ran ({case.outcome.reason or 'released'})"
+        return _park_unknown_fate(case, ended, case.outcome.failure)
     reason = reasons.released(case.outcome.reason)
     decision = _make_decision(case, Verb.GIVE_BACK, reason, failure=case.outcome.failure)
     decision = decision._replace(alone=case.outcome.alone or case.lease.alone)
@@ -174,21 +206,24 @@ def _decide_refused(case: DecisionInput) -> Decision:
 def _decide_lost(case: DecisionInput) -> Decision:
     losses = case.lease.losses + 1
     limit = case.policy.max_losses
-    failure = case.outcome.failure or codes.process_died()
+    failure = case.outcome.failure or codes.process_died(case.lease.kind)
+    if case.policy.once:
+        return _park_unknown_fate(case, "lost while it ran", failure)
     if losses > limit:
         reason = reasons.max_losses(losses, limit, failure.public)
         return _make_decision(case, Verb.DIE, reason, failure=failure, losses=losses)
-    reason = reasons.lost(losses, limit)
+    reason = reasons.lost(losses, limit, alone=case.outcome.suspect)
     decision = _make_decision(case, Verb.LOSE, reason, failure=failure, losses=losses)
-    decision = decision._replace(alone=True)
+    decision = decision._replace(alone=case.outcome.suspect)
     if failure.cls is Cls.RESOURCE:
         # The kernel reported that the process was too large. With the same limits the next
         # attempt would die too, so a loss climbs the escalation as a failure does.
         charge = ChargedFailure(
             failure, read_terms(failure), case.lease.failures, _current_counts(case)
         )
-        step = _next_step(case.policy, charge, losses=losses)
-        decision = _apply_step(case, decision, step)
+        step = next_step(case.policy, charge, losses=losses)
+        if step is not None:
+            decision = _apply_step(case, decision, step)
     return _requeue(case, decision, case.now)
 
 
@@ -201,7 +236,10 @@ def _decide_snoozed(case: DecisionInput) -> Decision:
         return _make_decision(case, Verb.DIE, reason, failure=failure, snoozes=snoozes)
     run_at = max(_requested_time(case, 0), case.now + MIN_SNOOZE)
     reason = reasons.snoozed(_seconds_until(case, run_at), case.outcome.reason)
-    return _requeue(case, _make_decision(case, Verb.SNOOZE, reason, snoozes=snoozes), run_at)
+    decision = _make_decision(case, Verb.SNOOZE, reason, snoozes=snoozes)
+    if is_name(case.outcome.queue):  # checked where the handler runs, which is not trusted
+        decision = _apply_step(case, decision, Then(queue=case.outcome.queue))
+    return _requeue(case, decision, run_at)
 
 
 def _decide_held(case: DecisionInput) -> Decision:
@@ -214,7 +252,9 @@ def _decide_held(case: DecisionInput) -> Decision:
     until = min(max(until, case.now + MIN_HOLD), case.now + MAX_HOLD)
     reason = reasons.held(dependency, _seconds_until(case, until), case.outcome.reason)
     decision = _make_decision(case, Verb.HOLD, reason)
-    decision = decision._replace(hold=(dependency, until, reason.text))
+    # The gate has its own time and name: only why it is closed is its reason.
+    why = case.outcome.reason or reasons.HANDLER_GATE
+    decision = decision._replace(hold=(dependency, until, why))
     return _requeue(case, decision, case.now)
 
 
@@ -236,7 +276,7 @@ def _decide_retry(case: DecisionInput) -> Decision:
 def _decide_failed(case: DecisionInput) -> Decision:
     failure = case.outcome.failure or codes.unreported()
     if not case.outcome.final:
-        uncharged = _hold_uncharged(case, failure)
+        uncharged = _give_back(case, failure) or _hold_uncharged(case, failure)
         if uncharged is not None:
             return uncharged
     terms = _retry_terms(case, failure)
@@ -247,108 +287,28 @@ def _decide_failed(case: DecisionInput) -> Decision:
     refusal = reasons.FINAL if case.outcome.final else terms.refusal
     if refusal is not None:
         return _hold_rate_limited(case, _die(case, refusal, charge), failure)
-    run_at = case.now + _to_micros(_draw_wait(case, terms, failure.retry_after))
-    reason = reasons.retry(terms.retry_count, _seconds_until(case, run_at), failure.cls)
+    hint = failure.retry_after if terms.charge.terms.wait_for_hint else None
+    run_at = case.now + _to_micros(_draw_wait(case, terms, hint))
+    wait = _seconds_until(case, run_at)
+    reason = reasons.retry(terms.retry_count, wait, failure.cls, hint)
     decision = _schedule_retry(case, run_at, reason, charge, terms.step)
     return _hold_rate_limited(case, decision, failure)
 
 
-# --- Failures: what equal failures share ---
-
-
-class _RetryTerms(NamedTuple):
-    """Part of a decision that all failures of one code, rule and count share.
-
-    The random draw, the time and the message are not part of it.
-    """
-
-    charge: ChargedFailure
-    refusal: Reason | None
-    retry_count: str
-    backoff: Backoff
-    backoff_index: int
-    step: Then | None
-
-
-def _retry_terms(case: DecisionInput, failure: Failure) -> _RetryTerms:
+def _retry_terms(case: DecisionInput, failure: Failure) -> RetryTerms:
     lease = case.lease
-    return _cached_retry_terms(
+    return cached_retry_terms(
         case.policy,
         lease.failures + 1,
         lease.counts,
         _time_waited(case),
-        read_terms(failure),
+        read_terms(failure) if failure.terms else NO_TERMS,
         failure.code,
         failure.cls,
         failure.rule,
         bool(failure.retryable),
         bool(failure.terms),
     )
-
-
-@lru_cache(maxsize=1024)
-def _cached_retry_terms(  # noqa: PLR0913, PLR0917 - the key of the cache
-    policy: EffectivePolicy,
-    failures: int,
-    counts: str | None,
-    waited: Micros,
-    terms: RuleTerms,
-    code: str,
-    cls: Cls,
-    rule: str,
-    retryable: bool,  # noqa: FBT001 - part of a cache key
-    has_terms: bool,  # noqa: FBT001 - part of a cache key
-) -> _RetryTerms:
-    # Counting a failure only looks at whether it has terms, so any non-empty mapping serves.
-    failure_terms = {"some": True} if has_terms else {}
-    failure = Failure(code, cls, "", rule, retryable, terms=failure_terms)
-    before = parse_counts(counts)
-    after = before._replace(waited=before.waited + waited).add(failure)
-    charge = ChargedFailure(failure, terms, failures, after, after.to_json())
-    backoff, backoff_index = select_backoff(policy, charge)
-    return _RetryTerms(
-        charge=charge,
-        refusal=find_refusal(policy, charge),
-        retry_count=_format_retry_count(policy, charge),
-        backoff=backoff,
-        backoff_index=backoff_index,
-        step=_next_step(policy, charge),
-    )
-
-
-def select_backoff(policy: EffectivePolicy, charge: ChargedFailure) -> tuple[Backoff, int]:
-    """Return the most specific backoff and how many earlier failures advanced it.
-
-    The order is: job, rule, kind, queue, system.
-    """
-    for_class = policy.by_class[charge.failure.cls]
-    if charge.terms.backoff is not None and for_class.backoff_from != "job":
-        return charge.terms.backoff, charge.code_count - 1
-    if for_class.backoff_is_for_class:
-        return for_class.backoff, charge.class_count - 1
-    return for_class.backoff, charge.failures - 1
-
-
-def _next_step(policy: EffectivePolicy, charge: ChargedFailure, losses: int = 0) -> Then | None:
-    """Return the escalation step after this failure; `losses` are added to its count."""
-    for_class = policy.by_class[charge.failure.cls]
-    if charge.terms.then and for_class.then_from != "job":
-        return select_step(charge.terms.then, charge.code_count + losses)
-    count = charge.class_count if for_class.then_is_for_class else charge.failures
-    return select_step(for_class.then, count + losses)
-
-
-def _format_retry_count(policy: EffectivePolicy, charge: ChargedFailure) -> str:
-    """Return `2 of 5`, or with tighter limits `2 of 5 (1 of 1 for its class)`."""
-    total = f"{charge.failures} of {policy.max_retries}"
-    class_limit = policy.class_limit(charge.failure.cls)
-    code_limit = charge.terms.max_retries
-    tighter = []
-    if class_limit is not None and class_limit < policy.max_retries:
-        tighter.append(f"{charge.class_count} of {class_limit} for its class")
-    if code_limit is not None and code_limit < policy.max_retries:
-        tighter.append(f"{charge.code_count} of {code_limit} for its code")
-    return f"{total} ({', '.join(tighter)})" if tighter else total
 
 
 # --- Failures: holds ---
@@ -385,6 +345,8 @@ def _hold_uncharged(case: DecisionInput, failure: Failure) -> Decision | None:
     quota_reset = _hinted_time(case, failure) if failure.cls is Cls.QUOTA else None
     if case.uncharged is None and quota_reset is None:
         return None
+    if case.policy.max_retries == 0:
+        return None  # the handler has started, and an automatic second run is not allowed
     counts = _current_counts(case)
     if counts.uncharged >= MAX_UNCHARGED_FAILURES:
         return None
@@ -397,6 +359,37 @@ def _hold_uncharged(case: DecisionInput, failure: Failure) -> Decision | None:
     counts = counts._replace(uncharged=counts.uncharged + 1)
     decision = _make_decision(case, Verb.HOLD, reason, failure=failure)
     return _requeue(case, decision._replace(counts=counts.to_json(), hold=hold), case.now)
+
+
+# --- Failures: not the job's ---
+
+
+def _give_back(case: DecisionInput, failure: Failure) -> Decision | None:
+    """Requeue the job without charge if its worker could not run it and another one may.
+
+    Each wait is a tenth of the time since the first attempt. None: the failure is the job's, or
+    the limit has passed.
+    """
+    reason = _give_back_reason(case, failure)
+    elapsed = case.now - case.lease.first_started_at
+    if reason is None or elapsed > GIVE_BACK_LIMIT:
+        return None
+    if check_switches(case.policy, failure) is not None:
+        return None
+    decision = _make_decision(
+        case, Verb.GIVE_BACK, reason, failure=failure, losses=case.lease.losses
+    )
+    wait = min(max(elapsed // 10, MIN_GIVE_BACK), MAX_GIVE_BACK)
+    return _requeue(case, decision._replace(alone=case.lease.alone), case.now + wait)
+
+
+def _give_back_reason(case: DecisionInput, failure: Failure) -> Reason | None:
+    if case.other_release:
+        return reasons.other_release(case.other_release)
+    # The handler has started: without retries it must not run again.
+    if failure.origin in codes.SYSTEM_ERROR_RULES and case.policy.max_retries > 0:
+        return reasons.system_error(failure.code)
+    return None
 
 
 # --- Counters ---
@@ -416,32 +409,27 @@ def _time_waited(case: DecisionInput) -> Micros:
     return max(0, lease.started_at - lease.run_at)
 
 
-def _losses_after(lease: Lease, outcome: Outcome) -> int:
-    """Return the losses, less one if the job survived alone.
-
-    A job that survives in its own process did not cause the death it was charged for.
-    """
-    if not lease.alone or outcome.ended in {Ended.LOST, Ended.RELEASED}:
-        return lease.losses
-    return _refund_loss(lease)
-
-
 def _refund_loss(lease: Lease) -> int:
+    """Return the losses of a job that survived alone in its process: one less.
+
+    It did not cause the death that it was charged for.
+    """
     return max(0, lease.losses - 1)
 
 
 # --- Times ---
 
 
-def _draw_wait(case: DecisionInput, terms: _RetryTerms, hint: float | None) -> float:
+def _draw_wait(case: DecisionInput, terms: RetryTerms, hint: float | None) -> float:
     """Return the seconds before the retry. A server's hint is the minimum.
 
     Jitter is added to the hint: otherwise all jobs that received it would return at once.
     """
     drawn = terms.backoff.delay(terms.backoff_index, case.rng)
-    if hint is None or not math.isfinite(hint) or hint <= 0 or not terms.charge.terms.wait_for_hint:
+    if hint is None or not math.isfinite(hint) or hint <= 0:
         return drawn
-    return max(drawn, hint) + case.rng.uniform(0, min(HINT_JITTER * hint, MAX_HINT_JITTER))
+    max_jitter = min(HINT_JITTER * hint, MAX_HINT_JITTER)
+    return max(drawn, hint) + case.rng.uniform(0, max_jitter)
 
 
 def _requested_time(case: DecisionInput, default_delay: Micros) -> Micros:
@@ -475,16 +463,16 @@ def _schedule_retry(
     decision = _make_decision(
         case, Verb.RETRY, reason, failure=charge.failure, charge=charge, run_at=run_at
     )
-    return _requeue(case, _apply_step(case, decision, step), run_at)
+    if step is not None:
+        decision = _apply_step(case, decision, step)
+    return _requeue(case, decision, run_at)
 
 
 def _die(case: DecisionInput, reason: Reason, charge: ChargedFailure) -> Decision:
     return _make_decision(case, Verb.DIE, reason, failure=charge.failure, charge=charge)
 
 
-def _apply_step(case: DecisionInput, decision: Decision, step: Then | None) -> Decision:
-    if step is None:
-        return decision
+def _apply_step(case: DecisionInput, decision: Decision, step: Then) -> Decision:
     settings, changes = escalate(case.lease, step)
     if not changes:
         return decision._replace(settings=settings)
@@ -532,20 +520,27 @@ def _make_decision(
     else:
         failures = charge.failures
         counts = charge.counts_json or charge.counts.to_json()
+    if losses is None:
+        losses = lease.losses
+        if lease.alone and outcome.ended not in {Ended.LOST, Ended.RELEASED}:
+            losses = _refund_loss(lease)
+    if snoozes is None:
+        snoozes = lease.snoozes
+    choices = outcome.choices if verb is Verb.PARK else ()
     # Positional: keyword arguments make this call twice as slow, and it runs for every failure.
     return Decision(
         verb,
-        lifecycle.next_state(verb, State.RUNNING),
+        MOVES[verb, State.RUNNING],
         reason.ground,
         reason.text,
         run_at,
         failures,
-        _losses_after(lease, outcome) if losses is None else losses,
-        lease.snoozes if snoozes is None else snoozes,
+        losses,
+        snoozes,
         outcome.alone,
         None,  # result
         failure,
-        outcome.choices if verb is Verb.PARK else (),
+        choices,
         None,  # hold
         outcome.cost,
         counts,

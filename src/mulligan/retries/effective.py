@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Lease
@@ -51,6 +52,11 @@ class EffectivePolicies:
             queue = "" if spec is None else spec.queue
         return self._resolve_cached(kind, queue, policy, max_retries)
 
+    def payload_schema(self, kind: str) -> Mapping[str, Any]:
+        """Return the JSON schema that this release declares for payloads of a kind."""
+        spec = self._kinds.get(kind)
+        return {} if spec is None else spec.schema
+
     def shadow_for_job(self, job: Lease) -> EffectivePolicy | None:
         """Return the policy with the kind's shadow policy in place of its own, if it has one."""
         spec = self._kinds.get(job.kind)
@@ -84,15 +90,17 @@ class EffectivePolicies:
     ) -> EffectivePolicy:
         kind_spec = self._kinds.get(kind)
         queue_spec = self._queues.get(queue)
+        queue_policy = None if queue_spec is None else queue_spec.policy
         kind_policy = None
         if kind_spec is not None:
             kind_policy = kind_spec.shadow if shadow else kind_spec.policy
         return resolve_policy(
             self._system,
-            queue=_parse_policy(None if queue_spec is None else queue_spec.policy),
+            queue=_parse_policy(queue_policy),
             kind=_parse_policy(kind_policy),
             job=_parse_policy(job_policy),
             job_max_retries=max_retries,
+            once=kind_spec is not None and kind_spec.once,
         )
 
 

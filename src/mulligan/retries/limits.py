@@ -1,9 +1,10 @@
-"""Retry limits: whether a failure may be retried, and how often."""
+"""Retry limits: whether a failure may be retried, how often, and with which backoff."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Cls, Failure
@@ -12,7 +13,7 @@ from mulligan.core.json import encode
 from mulligan.failures.codes import PROGRAMMING_ERROR_RULE
 from mulligan.retries import reasons
 from mulligan.retries.backoff import Backoff
-from mulligan.retries.policy import EffectivePolicy, Policy, Then
+from mulligan.retries.policy import EffectivePolicy, Policy, Then, select_step
 from mulligan.retries.reasons import Reason
 
 # --- Failure counts ---
@@ -224,3 +225,86 @@ def _check_rule_limit(charge: ChargedFailure) -> Reason | None:
     if limit is None or charge.code_count <= limit:
         return None
     return reasons.rule_limit(limit, failure.code, failure.rule)
+
+
+# --- Terms of a retry: what equal failures share ---
+
+
+class RetryTerms(NamedTuple):
+    """Part of a decision that all failures of one code, rule and count share.
+
+    The random draw, the time and the message are not part of it.
+    """
+
+    charge: ChargedFailure
+    refusal: Reason | None
+    retry_count: str
+    backoff: Backoff
+    backoff_index: int
+    step: Then | None
+
+
+@lru_cache(maxsize=1024)
+def cached_retry_terms(  # noqa: PLR0913, PLR0917 - the key of the cache
+    policy: EffectivePolicy,
+    failures: int,
+    counts: str | None,
+    waited: Micros,
+    terms: RuleTerms,
+    code: str,
+    cls: Cls,
+    rule: str,
+    retryable: bool,  # noqa: FBT001 - part of a cache key
+    has_terms: bool,  # noqa: FBT001 - part of a cache key
+) -> RetryTerms:
+    """Return the terms of a failure with these counts, from a cache."""
+    # Counting a failure only looks at whether it has terms, so any non-empty mapping serves.
+    failure_terms = {"some": True} if has_terms else {}
+    failure = Failure(code, cls, "", rule, retryable, terms=failure_terms)
+    before = parse_counts(counts)
+    after = before._replace(waited=before.waited + waited).add(failure)
+    charge = ChargedFailure(failure, terms, failures, after, after.to_json())
+    backoff, backoff_index = select_backoff(policy, charge)
+    return RetryTerms(
+        charge=charge,
+        refusal=find_refusal(policy, charge),
+        retry_count=format_retry_count(policy, charge),
+        backoff=backoff,
+        backoff_index=backoff_index,
+        step=next_step(policy, charge),
+    )
+
+
+def select_backoff(policy: EffectivePolicy, charge: ChargedFailure) -> tuple[Backoff, int]:
+    """Return the most specific backoff and how many earlier failures advanced it.
+
+    The order is: job, rule, kind, queue, system.
+    """
+    for_class = policy.by_class[charge.failure.cls]
+    if charge.terms.backoff is not None and for_class.backoff_from != "job":
+        return charge.terms.backoff, charge.code_count - 1
+    if for_class.backoff_is_for_class:
+        return for_class.backoff, charge.class_count - 1
+    return for_class.backoff, charge.failures - 1
+
+
+def next_step(policy: EffectivePolicy, charge: ChargedFailure, losses: int = 0) -> Then | None:
+    """Return the escalation step after this failure; `losses` are added to its count."""
+    for_class = policy.by_class[charge.failure.cls]
+    if charge.terms.then and for_class.then_from != "job":
+        return select_step(charge.terms.then, charge.code_count + losses)
+    count = charge.class_count if for_class.then_is_for_class else charge.failures
+    return select_step(for_class.then, count + losses)
+
+
+def format_retry_count(policy: EffectivePolicy, charge: ChargedFailure) -> str:
+    """Return `2 of 5`, or with tighter limits `2 of 5 (1 of 1 for its class)`."""
+    total = f"{charge.failures} of {policy.max_retries}"
+    class_limit = policy.class_limit(charge.failure.cls)
+    code_limit = charge.terms.max_retries
+    tighter = []
+    if class_limit is not None and class_limit < policy.max_retries:
+        tighter.append(f"{charge.class_count} of {class_limit} for its class")
+    if code_limit is not None and code_limit < policy.max_retries:
+        tighter.append(f"{charge.code_count} of {code_limit} for its code")
+    return f"{total} ({', '.join(tighter)})" if tighter else total

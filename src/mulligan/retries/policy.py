@@ -12,6 +12,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as stdlib_dataclass
+from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -26,17 +27,19 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from mulligan.config import ClassRetrySection, RetrySection
-from mulligan.core.attempt import Cls, Lease
+from mulligan.core.attempt import RETRYABLE, Cls, Lease
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.core.format import format_duration, format_size
 from mulligan.core.job import NAME_RULE, is_name
+from mulligan.core.suggest import warn_caller
 from mulligan.retries.backoff import (
     FORBID_EXTRA,
     Backoff,
     BackoffField,
     Exponential,
     Seconds,
+    explain_refusal,
     require_finite,
 )
 
@@ -103,7 +106,15 @@ def _check_settings(value: Mapping[str, Any]) -> Mapping[str, Any]:
 # --- Policies as users write them ---
 
 
-@dataclass(frozen=True, config=FORBID_EXTRA)
+def _describe_set_fields(value: Any) -> str:
+    """Return the call that makes this value, without the fields that are not set."""
+    values = {spec.name: getattr(value, spec.name) for spec in fields(value)}
+    shown = [f"{name}={one!r}" for name, one in values.items() if one is not None and one != {}]
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+@explain_refusal
+@dataclass(frozen=True, config=FORBID_EXTRA, repr=False)
 class Then:
     """Escalation step: another queue, more time or memory, or other settings after a failure."""
 
@@ -122,6 +133,9 @@ class Then:
 
     def __hash__(self) -> int:
         return hash(_THEN_ADAPTER.dump_json(self))
+
+    def __repr__(self) -> str:
+        return _describe_set_fields(self)
 
 
 _THEN_ADAPTER = TypeAdapter(Then)
@@ -148,7 +162,8 @@ else:
     EscalationSteps = Annotated[tuple[Then, ...], BeforeValidator(_to_tuple)]
 
 
-@dataclass(frozen=True, config=FORBID_EXTRA)
+@explain_refusal
+@dataclass(frozen=True, config=FORBID_EXTRA, repr=False)
 class Policy:
     """Retry policy of one scope. An unset field takes the value of the next scope.
 
@@ -180,8 +195,19 @@ class Policy:
         """Escalation steps; empty if there are none."""
         return () if self.then is None else to_steps(self.then)
 
+    @property
+    def queues(self) -> frozenset[str]:
+        """Queues that escalation steps name, also those of single classes."""
+        policies = (self, *self.classes.values())
+        return frozenset(
+            step.queue for policy in policies for step in policy.steps if step.queue is not None
+        )
+
     def __hash__(self) -> int:
         return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        return _describe_set_fields(self)
 
     def to_json(self) -> str:
         """Return JSON of the fields that are set, so that unset fields stay unset when read."""
@@ -211,7 +237,37 @@ def encode_policy(policy: Any) -> str | None:
     if not isinstance(policy, Policy):
         message = f"policy must be Policy(...), not {policy!r:.80}"
         raise Refused(message)
+    _check_effect(policy)
     return policy.to_json()
+
+
+def _check_effect(policy: Policy) -> None:
+    """Refuse a policy with a field that can have no effect; warn of one that rarely has."""
+    for name, entry in policy.classes.items():
+        _check_backoff(entry.backoff)
+        retries = entry.max_retries or 0
+        if policy.max_retries is not None and retries > policy.max_retries:
+            message = (
+                f"the entry for {name} allows {retries} retries, but max_retries="
+                f"{policy.max_retries} is the limit of all classes together. Raise max_retries."
+            )
+            raise Refused(message)
+        if name not in RETRYABLE and (retries or entry.backoff is not None):
+            message = (
+                f"class {name} is not retried, so its entry has an effect only for failures whose "
+                "rule sets retry=True. Add such a rule, or remove the entry."
+            )
+            warn_caller(message, UserWarning)
+    _check_backoff(policy.backoff)
+
+
+def _check_backoff(backoff: Any) -> None:
+    if isinstance(backoff, Exponential) and backoff.base > backoff.cap:
+        message = (
+            f"Exponential(base={backoff.base:g}, cap={backoff.cap:g}): the first delay is already "
+            "above the cap. Raise cap, or use Fixed."
+        )
+        raise Refused(message)
 
 
 # --- Effective policy ---
@@ -265,6 +321,7 @@ class EffectivePolicy:
     then: tuple[Then, ...]
     then_from: Scope
     by_class: Mapping[Cls, ClassPolicy]
+    once: bool = False  # at most once: a started attempt whose fate is unknown is parked
 
     def allows_class(self, cls: Cls) -> bool:
         """Return True if `retry.enabled` and `retry.only` allow retries of this class."""
@@ -303,10 +360,17 @@ def resolve_policy(
     kind: Policy | None = None,
     job: Policy | None = None,
     job_max_retries: int | None = None,
+    *,
+    once: bool = False,
 ) -> EffectivePolicy:
-    """Take each field from the most specific scope that sets it."""
+    """Take each field from the most specific scope that sets it.
+
+    `once`: the kind runs at most once, whatever its jobs say about retries.
+    """
     layers = _declared_layers(queue, kind, job, job_max_retries)
     max_retries, max_retries_from = _first_set(layers, "max_retries", system.max_retries)
+    if once:
+        max_retries, max_retries_from = 0, "kind"
     max_losses, max_losses_from = _first_set(layers, "max_losses", system.max_losses)
     max_snoozes, max_snoozes_from = _first_set(layers, "max_snoozes", system.max_snoozes)
     max_age, max_age_from = _first_set(layers, "max_age", None)
@@ -317,12 +381,14 @@ def resolve_policy(
         system, retries_are_set=max_retries_from != "system", retry_unknown=retry_unknown
     )
     system_layer = PolicyLayer("system", _system_policy(system))
-    by_class = {
-        cls: _resolve_class(cls, [*layers, system_layer], builtin_limits.get(cls)) for cls in Cls
-    }
+    all_layers = [*layers, system_layer]
+    by_class = {}
+    for cls in Cls:
+        by_class[cls] = _resolve_class(cls, all_layers, builtin_limits.get(cls))
+    only = None if system.only is None else frozenset(map(Cls, system.only))
     return EffectivePolicy(
         enabled=system.enabled,
-        only=None if system.only is None else frozenset(map(Cls, system.only)),
+        only=only,
         max_retries=max_retries,
         max_retries_from=max_retries_from,
         max_losses=max_losses,
@@ -338,6 +404,7 @@ def resolve_policy(
         then=then,
         then_from=then_from,
         by_class=MappingProxyType(by_class),
+        once=once,
     )
 
 
@@ -488,7 +555,8 @@ def escalate(lease: Lease, step: Then) -> Escalation:
     if step.queue is not None and step.queue != lease.queue:
         changes["queue"] = step.queue
         after["home"] = before.get("home", lease.queue)
-    return Escalation(_encode(after) if after else None, changes)
+    encoded = _encode(after) if after else None
+    return Escalation(encoded, changes)
 
 
 def _step_limits(step: Then) -> dict[str, int]:

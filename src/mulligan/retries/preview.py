@@ -10,8 +10,15 @@ from typing import Any, NamedTuple
 from mulligan.core.attempt import RETRYABLE, Cls, Failure
 from mulligan.failures.redact import scrub
 from mulligan.retries.backoff import Backoff
-from mulligan.retries.decide import HINT_JITTER, MAX_HINT_JITTER, select_backoff
-from mulligan.retries.limits import NO_COUNTS, ChargedFailure, RuleTerms, find_refusal, read_terms
+from mulligan.retries.decide import HINT_JITTER, MAX_HINT_JITTER
+from mulligan.retries.limits import (
+    NO_COUNTS,
+    ChargedFailure,
+    RuleTerms,
+    find_refusal,
+    read_terms,
+    select_backoff,
+)
 from mulligan.retries.policy import EffectivePolicy, Scope, Then
 from mulligan.retries.reasons import max_age
 
@@ -71,6 +78,8 @@ def preview_class(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassPre
     retries = 0 if refusal else limit
     attempts = plan_attempts(for_class.backoff, retries, policy.max_age)
     delay_settings = _delay_settings(cls, for_class=for_class.backoff_is_for_class)
+    counts = "class" if for_class.backoff_is_for_class else "all failures"
+    then_from = for_class.then_from if for_class.then else None
     return ClassPreview(
         cls=cls,
         retried=not refusal,
@@ -81,9 +90,9 @@ def preview_class(policy: EffectivePolicy, cls: Cls, origin: Origin) -> ClassPre
         backoff=for_class.backoff,
         backoff_from=for_class.backoff_from,
         backoff_origin=origin(for_class.backoff_from, delay_settings),
-        counts="class" if for_class.backoff_is_for_class else "all failures",
+        counts=counts,
         then=for_class.then,
-        then_from=for_class.then_from if for_class.then else None,
+        then_from=then_from,
         calendar=attempts,
         more=retries >= MAX_PLANNED_ATTEMPTS and len(attempts) == MAX_PLANNED_ATTEMPTS,
     )
@@ -156,10 +165,11 @@ def _plan_next(last: PlannedAttempt, wait: float, low: float, high: float) -> Pl
 
 def redact_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the settings of an escalation step whose name or value looks like a secret."""
-    return {
-        name: "[redacted]" if _looks_secret(name, value) else value
-        for name, value in settings.items()
-    }
+    redacted = dict(settings)
+    for name, value in settings.items():
+        if _looks_secret(name, value):
+            redacted[name] = "[redacted]"
+    return redacted
 
 
 def _looks_secret(name: str, value: Any) -> bool:

@@ -47,12 +47,25 @@ def parked(reason: str) -> Reason:
     return Reason(Ground.PARKED_BY_HANDLER, reason or "a person must decide")
 
 
+RUN_AGAIN = "run again"
+IT_HAPPENED = "it happened"  # a job released with it succeeds without a call of its handler
+
+
+def fate_unknown(ended: str) -> Reason:
+    """Explain why a job of a kind with once=True is parked. `ended` says how the attempt ended."""
+    text = f"{ended}; it may have done its work, and once=True allows no second run"
+    return Reason(Ground.FATE_UNKNOWN, text)
+
+
 # --- Queued again ---
 
 
-def retry(count: str, wait: float, cls: Cls) -> Reason:
-    """Explain a retry after `wait` seconds."""
-    return Reason(Ground.RETRY, f"retry {count} in {format_duration(wait)}: {cls}", count)
+def retry(count: str, wait: float, cls: Cls, hint: float | None = None) -> Reason:
+    """Explain a retry after `wait` seconds, of which a service requested `hint`."""
+    text = f"retry {count} in {format_duration(wait)}: {cls}"
+    if hint is not None and 0 < hint <= wait:
+        text = f"{text}; the service asked for {format_duration(hint)}"
+    return Reason(Ground.RETRY, text, count)
 
 
 def retry_requested(count: str, wait: float, reason: str) -> Reason:
@@ -60,8 +73,10 @@ def retry_requested(count: str, wait: float, reason: str) -> Reason:
     return Reason(Ground.RETRY_REQUESTED, text, count)
 
 
-def lost(losses: int, limit: int) -> Reason:
-    text = f"lost {losses} of at most {limit} times; the next attempt runs alone in its process"
+def lost(losses: int, limit: int, *, alone: bool) -> Reason:
+    text = f"lost {losses} of at most {limit} times"
+    if alone:
+        text += "; the next attempt runs alone in its process"
     return Reason(Ground.LOST, text)
 
 
@@ -91,6 +106,21 @@ def kind_held(kind: str) -> Reason:
 def quota_used_up(dependency: str) -> Reason:
     text = f"no retry charged: the quota of {dependency} is used up"
     return Reason(Ground.QUOTA_USED_UP, text)
+
+
+def system_error(code: str) -> Reason:
+    """Explain a job that is given back because Mulligan itself could not work."""
+    text = f"no retry charged: the worker got {code}, an error of Mulligan and not of the job"
+    return Reason(Ground.SYSTEM_ERROR, text)
+
+
+def other_release(release: str) -> Reason:
+    """Explain a payload that is left to the release that accepts it."""
+    text = (
+        "no retry charged: this worker's release does not accept the payload; "
+        f"left to {release}, which does"
+    )
+    return Reason(Ground.OTHER_RELEASE, text)
 
 
 # --- Dead ---
@@ -168,6 +198,7 @@ def rate_limited_for(wait: float) -> str:
 
 
 QUOTA_GATE = "its quota is used up"
+HANDLER_GATE = "a handler reported that it is down"
 
 
 # --- Stored grounds ---

@@ -23,18 +23,21 @@ from mulligan.failures.backtest import (
     describe_report,
 )
 from mulligan.failures.capture import classify
-from mulligan.failures.classify import apply_verdict_rules, classify_facts
+from mulligan.failures.classify import classify_facts
 from mulligan.failures.facts import Facts, load_facts
-from mulligan.failures.matcher import Rulebook
+from mulligan.failures.matcher import Rulebook, apply_verdict_rules
 from mulligan.failures.queries import (
     ClassifiedAttemptRow,
     FailureQueries,
     PastAttemptRow,
     RuleHitRow,
 )
-from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
+from mulligan.failures.rule_sources import (
+    load_configured_rules,
+    load_rulebook,
+)
 from mulligan.failures.rules import Rule
-from mulligan.manifest.declared import load_kinds, load_queues, load_rules
+from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.specs import SYSTEM_PREFIX, KindSpec, QueueSpec, Registry, check_name
 from mulligan.retries.backoff import Backoff
 from mulligan.retries.effective import EffectivePolicies
@@ -169,7 +172,7 @@ class Policies:
             name, queue=queue_name, policy=encode_policy(policy), max_retries=max_retries
         )
         explanation = explain_policy(name, queue_name, effective, self._settings())
-        rules = tuple(rule for rule in self._list_rules(name, spec) if rule.terms())
+        rules = tuple(rule for rule in self._list_rules(name, spec) if rule.terms)
         return replace(explanation, rules=rules)
 
     def _list_rules(self, name: str, spec: KindSpec) -> list[Rule]:
@@ -177,7 +180,7 @@ class Policies:
         handler = self._registry.handlers.get(name)
         if handler is None:
             return list(load_rulebook(spec.rules).rules)
-        return [rule for rulebook in handler.rulebooks() for rule in rulebook.rules]
+        return [*handler.kind_rules.rules, *handler.app_rules.rulebook.rules]
 
     def system(self) -> PolicyExplanation:
         """Explain the system defaults, which apply where no other scope sets a value."""
@@ -285,7 +288,7 @@ def simulate_failure(
     `facts` are keyword arguments of `mulligan.classify`, such as http_status.
     """
     with store.read() as tx:
-        rules = load_rules(tx, kind) if kind else load_configured_rules(settings)
+        rules = load_declared_rules(tx, kind) if kind else load_configured_rules(settings)
         policies = _load_policies(tx, settings, kind)
         failure = classify(text[:MAX_TEXT_CHARS], **facts, rules=rules)
         known_cause = False
@@ -454,3 +457,9 @@ def list_attempts_by_rule(
         return FailureQueries(tx).list_attempts_by_rule(
             rule, attempts.after, attempts.since, kind, MAX_LISTED_ATTEMPTS
         )
+
+
+def load_declared_rules(tx: Transaction, kind: str) -> list[Rule]:
+    """Return the rules of a kind, then those of its app, as the newest manifest declares them."""
+    spec = load_kinds(tx).get(kind)
+    return [] if spec is None else list(load_rulebook(spec.rules).rules)

@@ -27,14 +27,19 @@ from mulligan.core.json import index_entries
 from mulligan.events.queries import EventQueries
 from mulligan.guards.limits import owner_share
 from mulligan.jobs.enqueue import new_job
-from mulligan.jobs.options import EnqueueOptions
+from mulligan.jobs.options import EnqueueOptions, expand_uses
 from mulligan.jobs.queries import JobQueries
-from mulligan.manifest.declared import MANIFEST_LIFETIME, find_active
+from mulligan.manifest.declared import (
+    MANIFEST_LIFETIME,
+    find_active,
+    load_kinds,
+    load_manifest,
+    load_recent_manifests,
+)
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import (
     Handler,
     KindSpec,
-    Manifest,
     QueueSpec,
     ScheduleSpec,
     check_name,
@@ -67,6 +72,7 @@ def check_schedule(
     deadline = None
     if options.deadline is not None:
         deadline = check_duration("deadline", options.deadline)
+    uses = None if handler is None else job.uses
     return replace(
         spec,
         cron=check_cron(spec.cron),
@@ -76,7 +82,7 @@ def check_schedule(
         queue=options.queue,
         priority=options.priority,
         owner=job.owner,
-        uses=None if handler is None else job.uses,
+        uses=uses,
         max_retries=job.max_retries,
         policy=job.policy,
         timeout=job.timeout,
@@ -94,7 +100,7 @@ def recheck_schedule(spec: ScheduleSpec, handler: Handler, limit: int) -> Schedu
 def _build_sample_job(
     spec: ScheduleSpec, handler: Handler | None, payload: Any, options: EnqueueOptions, limit: int
 ) -> NewJob:
-    """Return a job as a slot would create it; jobs of slots hold no unique key."""
+    """Return a job as a slot would create it, except that jobs of slots hold no unique key."""
     if not isinstance(payload, Mapping):
         raise PayloadRefused(
             f"schedule {spec.name!r}: the payload must map argument names to values, "
@@ -107,7 +113,7 @@ def _build_sample_job(
         encoded = handler.arguments.encode(payload)
     except PayloadRefused as error:
         raise PayloadRefused(f"schedule {spec.name!r}: {error}") from None
-    return new_job(handler.spec, replace(handler, unique=None), encoded, options, limit, {})
+    return new_job(handler.spec, handler, encoded, options, limit, {})
 
 
 def _check_timezone(name: Any) -> str:
@@ -156,7 +162,11 @@ class Timetable(NamedTuple):
         """Return the job of a slot, due at the slot; without a slot, due now."""
         kind = self.kind_of(spec)
         queue = spec.queue or kind.queue
-        is_fair = queue in self.queues and self.queues[queue].fair
+        priority = kind.priority if spec.priority is None else spec.priority
+        uses = _uses_by_name(kind, spec.payload) if spec.uses is None else spec.uses
+        share = ""
+        if queue in self.queues and self.queues[queue].fair:
+            share = owner_share(spec.owner)
         deadline_at = None
         if spec.deadline is not None:
             deadline_at = max(slot or now, now) + spec.deadline
@@ -169,44 +179,36 @@ class Timetable(NamedTuple):
             queue=queue,
             payload=spec.payload,
             owner=spec.owner,
-            priority=kind.priority if spec.priority is None else spec.priority,
-            uses=kind.uses if spec.uses is None else spec.uses,
+            priority=priority,
+            uses=uses,
             run_at=slot,
             max_retries=spec.max_retries,
             policy=spec.policy,
             timeout=spec.timeout,
             deadline_at=deadline_at,
-            share=owner_share(spec.owner) if is_fair else "",
+            share=share,
             args=args,
         )
+
+
+def _uses_by_name(kind: KindSpec, payload: str) -> str:
+    """Return the dependencies of a job whose schedule was declared without the kind's handler."""
+    return expand_uses(kind, json.loads(payload)) if kind.uses_template else kind.uses
 
 
 def load_timetable(tx: Transaction) -> Timetable:
     """Read the active schedules. Newer manifests come first and take precedence."""
     now = tx.now()
-    stored = [
-        (app, declared_at, _parse_manifest(body))
-        for _, app, _, body, declared_at in ManifestQueries(tx).list_manifests()
-    ]
-    active = find_active(
-        [(app, declared_at) for app, declared_at, _ in stored], now, MANIFEST_LIFETIME
-    )
+    stored = ManifestQueries(tx).list_manifests()
+    active = find_active([(row.app, row.published_at) for row in stored], now, MANIFEST_LIFETIME)
     schedules: dict[str, ScheduleSpec] = {}
-    kinds: dict[str, KindSpec] = {}
-    queues: dict[str, QueueSpec] = {}
-    for (_, declared_at, manifest), is_active in zip(stored, active, strict=True):
-        kinds = {**manifest.kinds, **kinds}
+    for row, is_active in zip(stored, active, strict=True):
         if is_active:
-            schedules = {**manifest.schedules, **schedules}
-        if declared_at > now - MANIFEST_LIFETIME:
-            queues = {**manifest.queues, **queues}
-    return Timetable(schedules, kinds, queues)
-
-
-@lru_cache(maxsize=64)
-def _parse_manifest(body: str) -> Manifest:
-    """Parse a manifest. Cached, because every sweep reads the same few."""
-    return Manifest.from_json(body)
+            schedules = {**load_manifest(tx, row.id).schedules, **schedules}
+    queues: dict[str, QueueSpec] = {}
+    for manifest in load_recent_manifests(tx, now):
+        queues = {**manifest.queues, **queues}
+    return Timetable(schedules, load_kinds(tx), queues)
 
 
 # --- Fire ---
@@ -227,7 +229,8 @@ class Scheduler:
                 return 0
             rows = {row.name: row for row in ScheduleQueries(tx).list_schedules()}
             now = tx.now()
-        window = FiringWindow(now, now + self._ahead if ahead else now, self._grace)
+        until = now + self._ahead if ahead else now
+        window = FiringWindow(now, until, self._grace)
         self._touch(table, rows, now)
         fired = 0
         for name, spec in table.schedules.items():

@@ -23,17 +23,28 @@ class ScheduleRow(NamedTuple):
     paused_by: str = ""
 
 
+class ScheduleRun(NamedTuple):
+    """A past slot of a schedule and its job."""
+
+    slot: Micros
+    job_id: str
+    state: str | None  # None: the job was pruned
+    started_at: Micros | None
+    finished_at: Micros | None
+
+
 class ScheduleQueries(Queries):
     """Statements about schedules, in a transaction."""
 
     def list_schedules(self) -> list[ScheduleRow]:
         """List all schedules."""
-        return [ScheduleRow._make(row) for row in self.tx.rows("list_schedules")]
+        return self.list_rows(ScheduleRow, "list_schedules")
 
     def declare_schedule(self, name: str, cron: str, timezone: str) -> ScheduleRow | None:
         """Insert a schedule that starts now. None: it exists."""
-        inserted = self.tx.rows("declare_schedule", name=name, cron=cron, timezone=timezone)
-        return ScheduleRow._make(inserted[0]) if inserted else None
+        return self.first_row(
+            ScheduleRow, "declare_schedule", name=name, cron=cron, timezone=timezone
+        )
 
     def advance_schedule(self, row: ScheduleRow, *, from_cursor: Micros) -> bool:
         """Move the cursor of a schedule by compare-and-set on `from_cursor`.
@@ -74,6 +85,10 @@ class ScheduleQueries(Queries):
             if self.tx.rows("claim_slot", schedule=schedule, slot=slot, job_id=jobs[slot]):
                 claimed.add(slot)
         return claimed
+
+    def list_recent_runs(self, name: str, limit: int) -> list[ScheduleRun]:
+        """List the newest runs of a schedule, newest first."""
+        return self.list_rows(ScheduleRun, "list_recent_runs", name=name, limit=limit)
 
     def get_last_slots(self) -> dict[str, tuple[Micros, str]]:
         """Return the newest past slot of each schedule, and its job."""

@@ -35,3 +35,9 @@ ON CONFLICT (schedule, slot) DO NOTHING RETURNING slot
 SELECT s.schedule, s.slot, s.job_id FROM {p}schedule AS d
 JOIN {p}slot AS s ON s.schedule = d.name
   AND s.slot = (SELECT max(slot) FROM {p}slot WHERE schedule = d.name AND slot <= :now)
+
+-- name: list_recent_runs
+-- List the newest past slots of a schedule with the state of their jobs. NULL: the job was pruned.
+SELECT s.slot, s.job_id, job.state, job.started_at, job.finished_at FROM {p}slot AS s
+LEFT JOIN {p}job AS job ON job.id = s.job_id
+WHERE s.schedule = :name AND s.slot <= :now ORDER BY s.slot DESC LIMIT :limit

@@ -160,10 +160,12 @@ def plan_slots(timing: Timing, cursor: Micros, window: FiringWindow, limit: int)
         run = tuple(islice(slots_between(cron, zone, cursor, window.until), limit))
         return SlotPlan(run, None, run[-1])
     missed = _missed_slots_to_run(timing, cursor, window)
-    skipped = _skipped_slots(timing, cursor, missed[0] - 1 if missed else window.now)
+    skipped_until = missed[0] - 1 if missed else window.now
+    skipped = _skipped_slots(timing, cursor, skipped_until)
     upcoming = islice(slots_between(cron, zone, window.now, window.until), limit)
     run = (*missed, *upcoming)[:limit]
-    return SlotPlan(run, skipped, run[-1] if run else window.now)
+    next_cursor = run[-1] if run else window.now
+    return SlotPlan(run, skipped, next_cursor)
 
 
 def _missed_slots_to_run(timing: Timing, cursor: Micros, window: FiringWindow) -> list[Micros]:

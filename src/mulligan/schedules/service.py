@@ -154,7 +154,7 @@ class Schedules:
             spec = _find_spec(table, name)
             job = table.job_for(spec, None, tx.now())
             data = {"schedule": name, "reason": reason}
-            return insert(tx, [job], self._jobs.get, actor=self._actor, data=data)[0]
+            return insert(tx, [job], self._jobs, actor=self._actor, data=data)[0]
 
     def _timetable(self, tx: Transaction) -> Timetable:
         stored = load_timetable(tx)
@@ -177,6 +177,7 @@ def _build_view(
     spec: ScheduleSpec, table: Timetable, now: Micros, last: tuple[Micros, str] | None
 ) -> Schedule:
     kind = table.kind_of(spec)
+    priority = kind.priority if spec.priority is None else spec.priority
     last_slot, last_job_id = last or (None, None)
     next_at = last_at = None
     problem = ""
@@ -195,7 +196,7 @@ def _build_view(
         payload=json.loads(spec.payload),
         missed=spec.missed,
         queue=spec.queue or kind.queue,
-        priority=kind.priority if spec.priority is None else spec.priority,
+        priority=priority,
         owner=spec.owner,
         next_at=next_at,
         last_at=last_at,

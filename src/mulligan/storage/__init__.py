@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mulligan.core.errors import ConfigError
+from mulligan.core.extras import check_extra
 from mulligan.core.format import mask_password
 
 if TYPE_CHECKING:
@@ -28,16 +29,30 @@ def open_store(
 
         return SqliteStore(url)
     if url.startswith(POSTGRES):
-        try:
-            from mulligan.storage.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
-        except ImportError as missing:
-            message = "PostgreSQL needs an extra package: pip install 'mulligan[postgres]'"
-            raise ConfigError(message) from missing
+        check_extra("postgres", "PostgreSQL")
+        from mulligan.storage.postgres import PostgresStore  # noqa: PLC0415 - an optional extra
+
         return PostgresStore(
             url, schema=schema, notify_callers=notify_callers, listen_url=listen_url
         )
-    message = f"database URL {mask_password(url)!r} is not supported. Use sqlite:///path or postgresql://…"
-    raise ConfigError(message)
+    raise ConfigError(_unsupported(url))
+
+
+def check_driver(url: str) -> None:
+    """Refuse the URL of another database or driver, without connecting."""
+    if not url.startswith(SQLITE + POSTGRES):
+        raise ConfigError(_unsupported(url))
+
+
+def _unsupported(url: str) -> str:
+    message = f"database URL {mask_password(url)!r} is not supported. "
+    scheme, _, driver = url.partition("://")[0].partition("+")
+    if driver:
+        return message + (
+            f"Mulligan does not use the driver {driver}. Write {scheme}://… here; your own engine "
+            "may keep its URL."
+        )
+    return message + "Use sqlite:///path or postgresql://…"
 
 
 # --- URLs: which database they name, and how to show them ---

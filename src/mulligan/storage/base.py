@@ -13,10 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from mulligan.core.durations import Micros
+from mulligan.core.errors import SchemaError
+from mulligan.storage import migrations
 from mulligan.storage.statements import SqlDialect
+
+Row = TypeVar("Row", bound=NamedTuple)
 
 
 class StatementConditions(Protocol):
@@ -72,22 +76,6 @@ class Transaction(ABC):
         `optional`: groups of columns that are not sent if they are empty in all rows.
         """
 
-    def run_many(self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]) -> int:
-        """Run a statement for each row, for all or none. Return the number of changed rows.
-
-        `fields` are the names of the values of a row. Only on SQLite, which has no sets of rows.
-        """
-        raise NotImplementedError
-
-    def run_each(
-        self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]
-    ) -> Sequence[int]:
-        """Run a statement for each row. Return the places of the rows that changed something.
-
-        Only on SQLite, like `run_many`.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def run_command(self, text: str) -> None:
         """Run a statement without parameters that is passed as text."""
@@ -122,22 +110,59 @@ class Transaction(ABC):
         return []
 
 
+class RowTransaction(Transaction):
+    """Transaction of a database that has no sets of rows (SQLite): one row after another."""
+
+    @abstractmethod
+    def run_many(self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]) -> int:
+        """Run a statement for each row, for all or none. Return the number of changed rows.
+
+        `fields` are the names of the values of a row.
+        """
+
+    @abstractmethod
+    def run_each(
+        self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]
+    ) -> Sequence[int]:
+        """Run a statement for each row. Return the places of the rows that changed something."""
+
+
 @dataclass(slots=True, eq=False)
 class Queries:
     """Base of the classes that run the statements of one feature in a transaction."""
 
     tx: Transaction
 
+    def list_rows(self, row_type: type[Row], statement: str, /, **params: Any) -> list[Row]:
+        """Run a statement by its name and return its rows as named tuples of one type."""
+        return [row_type._make(row) for row in self.tx.rows(statement, **params)]
+
+    def first_row(self, row_type: type[Row], statement: str, /, **params: Any) -> Row | None:
+        """Run a statement by its name and return its first row as a named tuple, if it has any."""
+        rows = self.tx.rows(statement, **params)
+        return row_type._make(rows[0]) if rows else None
+
+
+@dataclass(slots=True, eq=False)
+class RowQueries(Queries):
+    """Base of the classes that run statements on one row after another (SQLite)."""
+
+    tx: RowTransaction
+
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def replace_unstorable(value: Any) -> Any:
-    """Replace NUL and lone surrogates, which no database accepts, in a parameter."""
+    """Replace NUL and lone surrogates, which no database accepts, in a parameter or JSON value."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, list):
         return [replace_unstorable(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(map(replace_unstorable, value))
+    if isinstance(value, dict):
+        return {replace_unstorable(name): replace_unstorable(one) for name, one in value.items()}
     return value
 
 
@@ -203,6 +228,9 @@ class Store(ABC):
     def limit_statements(self, seconds: float) -> None:  # noqa: B027 - optional
         """Give up a statement that got no answer for so long, and its connection with it."""
 
+    def limit_lock_waits(self, seconds: float) -> None:  # noqa: B027 - optional
+        """Give up a statement that waited so long for a lock of another transaction."""
+
     @abstractmethod
     def open_listener(self) -> HintListener:
         """Listen for hints. Transactions of `dedicated()` need not cause one."""
@@ -214,9 +242,13 @@ class Store(ABC):
                 if listener.wait(WATCH_STOP_INTERVAL):
                     hint()
 
-    @abstractmethod
+    # --- Schema ---
     def migrate(self, *, dry_run: bool = False) -> list[str]:
         """Apply the missing steps of the schema. Return the names of the steps."""
+        steps = migrations.pending_steps(self.known_steps(), self.applied_steps())
+        if dry_run or not steps:
+            return [step.row.name for step in steps]
+        return self.apply_steps(steps)
 
     def prepare(self) -> None:
         """Create the schema if there is none. Upgrading one is left to `mulligan migrate`."""
@@ -224,14 +256,38 @@ class Store(ABC):
             self.migrate()
         self.check_schema()
 
-    @abstractmethod
     def is_empty(self) -> bool:
         """True if no step of the schema is applied."""
+        return not self.applied_steps()
+
+    def check_schema(self) -> None:
+        """Raise SchemaError unless this version can use the schema."""
+        missing = migrations.pending_steps(self.known_steps(), self.applied_steps())
+        if missing:
+            names = ", ".join(step.row.name for step in missing)
+            message = (
+                f"the schema of {self.url} is not up to date: this version of Mulligan needs "
+                f"{names}. Run: mulligan migrate"
+            )
+            raise SchemaError(message)
+
+    def newer_steps(self) -> list[str]:
+        """Return the applied steps of a newer version of Mulligan."""
+        return migrations.newer_steps(self.known_steps(), self.applied_steps())
 
     @abstractmethod
-    def check_schema(self) -> None:
-        """Raise SchemaError unless the schema is the one of this version."""
+    def known_steps(self) -> list[migrations.Step]:
+        """Return the steps that this version has."""
 
+    @abstractmethod
+    def applied_steps(self) -> list[migrations.AppliedStep]:
+        """Return the steps that the database has, in order."""
+
+    @abstractmethod
+    def apply_steps(self, steps: Sequence[migrations.Step]) -> list[str]:
+        """Apply steps. Return the names of those that no other process has applied meanwhile."""
+
+    # --- Upkeep ---
     @abstractmethod
     def reclaim_space(self) -> None:
         """Free disk space that a long read or a burst of writes left behind."""

@@ -1,4 +1,4 @@
-"""PostgreSQL store: connection pool, transactions, schema, and LISTEN for wake-ups.
+"""PostgreSQL store: transactions, schema, upkeep.
 
 Works behind a transaction pooler: no session settings, no session locks, qualified names. Whether
 LISTEN and prepared statements work on the way to the server is tested, not assumed (`watch`).
@@ -6,317 +6,54 @@ LISTEN and prepared statements work on the way to the server is tested, not assu
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import re
-import select
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from enum import Enum, auto
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ExecStatus, PGconn, PollingStatus, TransactionStatus
-from psycopg.pq.abc import PGconn as Libpq
 
 from mulligan.core.durations import Micros
-from mulligan.core.errors import AccessDenied, ConfigError, SchemaError, StoreUnavailable
+from mulligan.core.errors import (
+    AccessDenied,
+    ConnectionRefused,
+    StatementAborted,
+    StatementRefused,
+    StoreUnavailable,
+)
 from mulligan.core.format import mask_password
-from mulligan.storage import maintenance as migrations
+from mulligan.storage import migrations
 from mulligan.storage.base import HintListener, Store
-from mulligan.storage.foreign import PostgresConnection, open_postgres_connection
+from mulligan.storage.foreign import (
+    JoinedConnection,
+    PostgresConnection,
+    open_postgres_connection,
+)
+from mulligan.storage.postgres_connections import (
+    ANSWER_TIME,
+    CONNECT_PATIENCE,
+    CONNECT_TIMEOUT,
+    ConnectionStack,
+    PostgresListener,
+    answers,
+    check_url,
+    connect_options,
+    has_input,
+    is_refusal,
+)
 from mulligan.storage.postgres_transaction import (
+    WHICH_DATABASE,
     PooledConnection,
     PostgresTransaction,
 )
 
-# A server that vanishes silently must be noticed well within a lease.
-KEEPALIVE: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-    "application_name": "mulligan",
-}
-
-# --- Listener ---
-
 log = logging.getLogger("mulligan.storage")
-
-CONNECT_TIMEOUT = 5.0  # seconds; also for the answer to LISTEN
-RECONNECT_PAUSE = 1.0  # seconds between two tries to listen
-LISTEN_PROOF_TIMEOUT = 2.0  # seconds to wait for our own notification
-LISTEN_PROOF_INTERVAL = 60.0  # seconds between two tests of LISTEN
-
-
-class ListenState(Enum):
-    """State of a listening connection. Each has a time limit."""
-
-    CLOSED = auto()  # until the next try
-    CONNECTING = auto()
-    SUBSCRIBING = auto()  # LISTEN was sent
-    PROVING = auto()  # our own notification was sent
-    LISTENING = auto()  # our own notification arrived; until the next proof
-
-
-class PostgresListener(HintListener):
-    """Listens for notifications on a connection of its own, which runs no other statement.
-
-    Every step is non-blocking: a listening connection that is cut, hangs or cannot be opened
-    delays the calling thread by nothing. Whether notifications arrive is proven by one of our own,
-    sent through another connection: a transaction pooler accepts LISTEN and delivers nothing.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        channel: str,
-        notify: Callable[[str], None],
-        on_unproven: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Create a listener. `on_unproven`: our first notification on a connection was lost."""
-        self._conninfo = make_conninfo(url, **KEEPALIVE).encode()
-        self._subscribe = f'LISTEN "{channel}"'.encode()
-        self._notify = notify
-        self._on_unproven = on_unproven
-        self._connection: Libpq | None = None
-        self._events = 0  # of the socket, to wait for
-        self._hinted = False
-        self._nonce = ""
-        self.is_proven = False  # a notification of ours has arrived on this connection
-        self._enter(ListenState.CLOSED, 0.0)
-
-    def _enter(self, state: ListenState, seconds: float) -> None:
-        self.state = state
-        self._until = time.monotonic() + seconds
-
-    def wait(self, seconds: float, wake: int = -1) -> bool:
-        deadline = time.monotonic() + seconds
-        while True:
-            self._check_time_limit()
-            left = min(deadline, self._until) - time.monotonic()
-            woken = not self._hinted and self._poll(max(0.0, left), wake)
-            if self._hinted or woken or time.monotonic() >= deadline:
-                hinted = self._hinted
-                self._hinted = False
-                return hinted
-
-    def _poll(self, seconds: float, wake: int) -> bool:
-        """Wait for the socket or `wake`, and handle the socket. True if `wake` is readable."""
-        poll = select.poll()
-        if wake >= 0:
-            poll.register(wake, select.POLLIN)
-        if self._connection is not None:
-            poll.register(self._connection.socket, self._events)
-        ready = [fd for fd, _ in poll.poll(seconds * 1000)]
-        if self._connection is not None and self._connection.socket in ready:
-            self._run(self._on_socket)
-        return wake in ready
-
-    def _run(self, step: Callable[[Libpq], None]) -> None:
-        """Run a step on the connection. Close it if the step fails."""
-        try:
-            if self._connection is not None:
-                step(self._connection)
-        except psycopg.Error as error:
-            self._disconnect(RECONNECT_PAUSE, str(error))
-
-    # --- Time limits ---
-
-    def _check_time_limit(self) -> None:
-        if time.monotonic() < self._until:
-            return
-        match self.state:
-            case ListenState.CLOSED:
-                self._connect()
-            case ListenState.CONNECTING | ListenState.SUBSCRIBING:
-                self._disconnect(RECONNECT_PAUSE, "no answer")
-            case ListenState.PROVING:
-                self._give_up_proof()
-            case ListenState.LISTENING:
-                self._begin_proof()
-
-    def _connect(self) -> None:
-        self.is_proven = False
-        self._events = select.POLLOUT
-        self._enter(ListenState.CONNECTING, CONNECT_TIMEOUT)
-        try:
-            self._connection = PGconn.connect_start(self._conninfo)
-        except psycopg.Error as error:
-            self._disconnect(RECONNECT_PAUSE, str(error))
-
-    def _disconnect(self, pause: float, reason: str) -> None:
-        """Close the connection. What was written since counts as a hint."""
-        log.debug("the connection that listens is closed: %s", reason)
-        if self._connection is not None:
-            self._connection.finish()
-            self._connection = None
-        self._hinted = True
-        self._enter(ListenState.CLOSED, pause)
-
-    def _begin_proof(self) -> None:
-        self._nonce = f"nonce {uuid4()}"
-        self._enter(ListenState.PROVING, LISTEN_PROOF_TIMEOUT)
-        try:
-            self._notify(self._nonce)
-        except StoreUnavailable:  # says nothing about the connection that listens
-            self._enter(ListenState.LISTENING, RECONNECT_PAUSE)
-        else:
-            self._enter(ListenState.PROVING, LISTEN_PROOF_TIMEOUT)
-
-    def _give_up_proof(self) -> None:
-        if self.is_proven:
-            self._disconnect(0.0, "it became silent")
-        else:
-            self._disconnect(LISTEN_PROOF_INTERVAL, "notifications do not arrive")
-            self._on_unproven()
-
-    # --- Messages ---
-
-    def _on_socket(self, connection: Libpq) -> None:
-        if self.state is ListenState.CONNECTING:
-            self._continue_connecting(connection)
-            return
-        connection.consume_input()
-        if self.state is ListenState.SUBSCRIBING and not connection.is_busy():
-            self._finish_subscribing(connection)
-        while (note := connection.notifies()) is not None:
-            self._on_payload(note.extra.decode(errors="replace"))
-
-    def _continue_connecting(self, connection: Libpq) -> None:
-        status = connection.connect_poll()
-        if status == PollingStatus.OK:
-            connection.send_query(self._subscribe)
-            self._enter(ListenState.SUBSCRIBING, CONNECT_TIMEOUT)
-        elif status == PollingStatus.FAILED:
-            raise psycopg.OperationalError(connection.get_error_message())
-        is_writing = status == PollingStatus.WRITING
-        self._events = select.POLLOUT if is_writing else select.POLLIN
-
-    def _finish_subscribing(self, connection: Libpq) -> None:
-        while (result := connection.get_result()) is not None:
-            if result.status != ExecStatus.COMMAND_OK:
-                raise psycopg.OperationalError(result.get_error_message())
-        self._hinted = True  # for what was written before LISTEN
-        self._begin_proof()
-
-    def _on_payload(self, payload: str) -> None:
-        if payload != self._nonce:
-            self._hinted = True
-        elif self.state is ListenState.PROVING:
-            self.is_proven = True
-            self._enter(ListenState.LISTENING, LISTEN_PROOF_INTERVAL)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.finish()
-            self._connection = None
-
-
-# --- Connections ---
-
-MAX_CONNECTIONS = 16  # of one store
-MAX_IDLE = 30.0  # seconds after which a connection that is not needed is closed
-CONNECT_PATIENCE = 10.0  # seconds that a caller waits for a connection
-CONNECT_RETRY = 0.2  # seconds between two tries
-
-
-class ConnectionStack:
-    """Connections of one store, last used first, so that the store opens no more than it needs."""
-
-    def __init__(
-        self,
-        connect: Callable[[], PooledConnection],
-        is_working: Callable[[PooledConnection], bool],
-        patience: float,
-    ) -> None:
-        self._connect = connect
-        self._is_working = is_working
-        self._patience = patience
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._lock = threading.Lock()
-        self._idle: list[PooledConnection] = []  # oldest first
-        self._is_closed = False
-
-    def take(self) -> PooledConnection:
-        """Return an idle connection that works, or a new one."""
-        if not self._places.acquire(timeout=CONNECT_PATIENCE):
-            message = f"all {MAX_CONNECTIONS} connections are in use"
-            raise psycopg.OperationalError(message)
-        try:
-            return self._take_idle() or self._open()
-        except BaseException:
-            self._places.release()
-            raise
-
-    def _take_idle(self) -> PooledConnection | None:
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if self._is_working(connection):
-                return connection
-            connection.close()
-
-    def _open(self) -> PooledConnection:
-        """Open a connection. Try again for a while: the server may be restarting."""
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                connection = self._connect()
-            except psycopg.OperationalError as error:
-                if _is_refusal(str(error)) or time.monotonic() + CONNECT_RETRY > deadline:
-                    raise
-            else:
-                connection.stack = self
-                return connection
-            time.sleep(CONNECT_RETRY)
-
-    def give_back(self, connection: PooledConnection) -> None:
-        """Take a connection back, and close those that were not needed lately."""
-        is_clean = _roll_back(connection)
-        oldest = time.monotonic() - MAX_IDLE
-        with self._lock:
-            unneeded = [idle for idle in self._idle if idle.last_used < oldest]
-            self._idle = [idle for idle in self._idle if idle.last_used >= oldest]
-            if is_clean and not self._is_closed:
-                self._idle.append(connection)
-            else:
-                unneeded.append(connection)
-        for idle in unneeded:
-            idle.close()
-        self._places.release()
-
-    def close(self) -> None:
-        """Close all connections, those in use when they are given back."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-
-def _roll_back(connection: PooledConnection) -> bool:
-    """Roll back what a block left open. False: the connection cannot be used any more."""
-    status = connection.pgconn.transaction_status
-    if status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
-        with contextlib.suppress(psycopg.Error):
-            connection.rollback()
-        status = connection.pgconn.transaction_status
-    return bool(status == TransactionStatus.IDLE)
-
-
-# --- Store ---
 
 UNAVAILABLE = (
     psycopg.OperationalError,
@@ -325,19 +62,23 @@ UNAVAILABLE = (
     pg.DeadlockDetected,
     pg.ReadOnlySqlTransaction,
 )
+ABORTED = frozenset({"57014", "55P03", "53200"})  # timeout or cancelled, lock timeout, no memory
+LIMIT_EXCEEDED = "54"  # class of SQLSTATE: too large or too complex
 CONNECTION_ERRORS = (*UNAVAILABLE, psycopg.InternalError)
 IDLE_TRUST = 0.5  # seconds for which an idle connection is used without a check
 DISCARD_INTERVAL = 10.0  # seconds between two DISCARD PLANS of one connection
-AUTHENTICATION_REFUSED = re.compile(
-    r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not exist'
-)
 # In autocommit mode there is no BEGIN that could set the isolation level.
 READ_COMMITTED = "SELECT set_config('default_transaction_isolation', 'read committed', false)"
 # A generic plan does not know the LIMIT, so it looks expensive and would be compiled on every run.
 CACHE_PLANS = (
     "set_config('plan_cache_mode', 'force_generic_plan', false), set_config('jit', 'off', false)"
 )
-ANSWER_TIME = 2.0  # seconds for an answer that takes the server no work
+MIGRATION_LOCK_PAUSE = 0.1  # seconds between two tries to get a lock
+# A shorter timeout of the role, the database or the URL stays.
+STATEMENT_TIMEOUT = (
+    "set_config('statement_timeout', (SELECT COALESCE(least(NULLIF(CAST(setting AS bigint), 0), "
+    "{0}), {0}) FROM pg_settings WHERE name = 'statement_timeout') || 'ms', false)"
+)
 
 
 class PostgresStore(Store):
@@ -355,8 +96,8 @@ class PostgresStore(Store):
     ) -> None:
         self.dsn = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._listen_dsn = listen_url or self.dsn
-        _check_url("database_url", self.dsn)
-        _check_url("listen_url", self._listen_dsn)
+        check_url("database_url", self.dsn)
+        check_url("listen_url", self._listen_dsn)
         self.url = mask_password(self.dsn)
         self.schema = schema
         self.prefix = f'"{schema}".'
@@ -369,7 +110,13 @@ class PostgresStore(Store):
         self._lock = threading.Lock()
         self._connections: ConnectionStack | None = None
         self._statement_limit: float | None = None
+        self._lock_limit: float | None = None
         self._last_failure = 0.0  # monotonic time of the last broken connection
+        # (name, start of the server): ours, and those of callers' connections.
+        self._database: tuple[Any, ...] = ()
+        self._joined_databases: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._discarded: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = (
             weakref.WeakKeyDictionary()
         )
@@ -395,6 +142,9 @@ class PostgresStore(Store):
     def limit_statements(self, seconds: float) -> None:
         self._statement_limit = seconds
 
+    def limit_lock_waits(self, seconds: float) -> None:
+        self._lock_limit = seconds
+
     def _open_connections(self) -> ConnectionStack:
         with self._lock:
             if self._connections is None:
@@ -404,7 +154,7 @@ class PostgresStore(Store):
             return self._connections
 
     def _connect(self) -> PooledConnection:
-        options = KEEPALIVE | {"prepare_threshold": self._prepare_threshold}
+        options = connect_options(self.dsn) | {"prepare_threshold": self._prepare_threshold}
         connection = PooledConnection.connect(self.dsn, **options)
         try:
             if self._statement_limit is not None:
@@ -453,7 +203,10 @@ class PostgresStore(Store):
         if self._statement_limit is not None:
             # Otherwise a statement that waits for a lock would go on after we gave it up.
             milliseconds = round(self._statement_limit * 1000)
-            settings.append(f"set_config('statement_timeout', '{milliseconds}', false)")
+            settings.append(STATEMENT_TIMEOUT.format(milliseconds))
+        if self._lock_limit is not None:
+            milliseconds = round(self._lock_limit * 1000)
+            settings.append(f"set_config('lock_timeout', '{milliseconds}', false)")
         return ", ".join(settings)
 
     def _is_working(self, connection: PooledConnection) -> bool:
@@ -462,8 +215,8 @@ class PostgresStore(Store):
             return False
         idle = time.monotonic() - connection.last_used
         suspect = connection.last_used <= self._last_failure
-        if suspect or (idle > IDLE_TRUST and _has_input(connection)):
-            return _answers(connection)
+        if suspect or (idle > IDLE_TRUST and has_input(connection)):
+            return answers(connection)
         return True
 
     @contextmanager
@@ -486,7 +239,15 @@ class PostgresStore(Store):
     def raise_if_unavailable(
         self, error: BaseException, borrowed: Sequence[PooledConnection]
     ) -> None:
-        """Raise StoreUnavailable if the error means that the connection is broken."""
+        """Raise StoreUnavailable if the error means that the connection is broken.
+
+        An error about one statement says nothing about the connection.
+        """
+        state = getattr(error, "sqlstate", None) or ""
+        if state in ABORTED:
+            raise StatementAborted(f"PostgreSQL ended a statement: {error}") from error
+        if state.startswith(LIMIT_EXCEEDED):
+            raise StatementRefused(f"PostgreSQL refuses a statement: {error}") from error
         if isinstance(error, psycopg.InternalError) and not isinstance(error, UNAVAILABLE):
             if error.sqlstate is not None:  # an error of the server
                 return
@@ -554,57 +315,131 @@ class PostgresStore(Store):
             yield connection
 
     def join(self, connection: Any) -> PostgresTransaction:
-        return PostgresTransaction(open_postgres_connection(connection), self)
+        joined = open_postgres_connection(connection)
+        self._refuse_other_database(joined)
+        return PostgresTransaction(joined, self)
+
+    def _refuse_other_database(self, joined: JoinedConnection) -> None:
+        """Raise ConnectionRefused if a caller's connection is not on our database.
+
+        Each connection is asked once.
+        """
+        theirs = self._joined_databases.get(joined.driver_connection)
+        if theirs is None:
+            theirs = tuple(joined.execute(WHICH_DATABASE).fetchone())
+            self._joined_databases[joined.driver_connection] = theirs
+        if theirs == self._database:
+            return
+        with self.read() as tx:  # at first use, and after a restart of the server
+            self._database = tx.which_database()
+        if theirs != self._database:
+            message = (
+                f"connection= is open on database {theirs[0]}, not on that of {self.url}"
+                f" ({self._database[0]}). Two ways out: (1) open both on the same database; "
+                "(2) leave connection= out, and the job is committed on its own."
+            )
+            raise ConnectionRefused(message)
 
     # --- Schema ---
-    def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrations.pending_steps(
-            migrations.load_steps("postgres", self.prefix), self._applied()
-        )
-        return migrations.apply_steps(todo, self._apply_steps, dry_run=dry_run)
+    def known_steps(self) -> list[migrations.Step]:
+        return migrations.load_steps("postgres", self.prefix)
 
-    def is_empty(self) -> bool:
-        return not self._applied()
-
-    def check_schema(self) -> None:
-        if migrations.pending_steps(
-            migrations.load_steps("postgres", self.prefix), self._applied()
-        ):
-            message = (
-                f"schema {self.schema!r} of {self.url} is not up to date. Run: mulligan migrate"
-            )
-            raise SchemaError(message)
-
-    def _apply_steps(self, steps: list[migrations.Step]) -> list[str]:
+    def applied_steps(self) -> list[migrations.AppliedStep]:
+        table = f"{self.prefix}schema"
         with self._connection() as connection:
             run: Callable[..., Any] = connection.execute
-            run(
-                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
-                (f"mulligan migrate {self.schema}",),
-            )
-            run(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"')
-            run(
-                f"CREATE TABLE IF NOT EXISTS {self.prefix}schema "
-                "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL)"
-            )
-            return [step.name for step in steps if self._apply_step(run, step)]
-
-    def _apply_step(self, run: Callable[..., Any], step: migrations.Step) -> bool:
-        if run(f"SELECT 1 FROM {self.prefix}schema WHERE number = %s", (step.number,)).fetchone():
-            return False
-        run(step.text)
-        run(f"INSERT INTO {self.prefix}schema VALUES (%s, %s, %s)", step[:3])
-        return True
-
-    def _applied(self) -> list[tuple[int, str, str]]:
-        with self._connection() as connection:
-            run: Callable[..., Any] = connection.execute
-            if run("SELECT to_regclass(%s)", (f"{self.prefix}schema",)).fetchone()[0] is None:
+            if run("SELECT to_regclass(%s)", (table,)).fetchone()[0] is None:
                 return []
-            return [
-                tuple(row)
-                for row in run(f"SELECT * FROM {self.prefix}schema ORDER BY 1").fetchall()
-            ]
+            rows = run(f"SELECT {migrations.COLUMNS} FROM {table} ORDER BY 1").fetchall()
+        return [migrations.AppliedStep(*row) for row in rows]
+
+    def apply_steps(self, steps: Sequence[migrations.Step]) -> list[str]:
+        with self._migration_lock():
+            done = {row.number for row in self.applied_steps()}
+            missing = [step for step in steps if step.row.number not in done]
+            for group in migrations.group_steps(missing):
+                self._apply_group(group)
+        return [step.row.name for step in missing]
+
+    @contextmanager
+    def _migration_lock(self) -> Iterator[None]:
+        """Let one process migrate at a time.
+
+        CREATE INDEX CONCURRENTLY waits for all snapshots. So the lock is held by an idle
+        transaction without one: a statement with parameters would keep its snapshot. Other
+        processes poll, because a statement that waits for a lock has a snapshot too.
+        """
+        digest = hashlib.sha256(f"mulligan migrate {self.schema}".encode()).digest()
+        key = int.from_bytes(digest[:8], signed=True)
+        query = f"SELECT pg_try_advisory_xact_lock({key})"
+        with self._connection() as connection:
+            run: Callable[..., Any] = connection.execute
+            run("SET LOCAL idle_in_transaction_session_timeout = 0", prepare=False)
+            while not run(query, prepare=False).fetchone()[0]:
+                time.sleep(MIGRATION_LOCK_PAUSE)
+            yield
+
+    def _apply_group(self, steps: Sequence[migrations.Step]) -> None:
+        if steps[0].row.number == 1:
+            self._create_schema(steps)
+        elif steps[0].commits_each:
+            for statement in steps[0].statements:
+                self._run_by_itself(statement)
+            self._run_locked([], steps)
+        else:
+            self._run_locked([step.text for step in steps], steps)
+
+    def _create_schema(self, steps: Sequence[migrations.Step]) -> None:
+        """Create the whole schema in one transaction. An empty one needs no CONCURRENTLY."""
+        create_schema = f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'
+        create_table = (
+            f"CREATE TABLE IF NOT EXISTS {self.prefix}schema (number INTEGER PRIMARY KEY, "
+            "name TEXT NOT NULL, checksum TEXT NOT NULL, compatible_from INTEGER NOT NULL)"
+        )
+        texts = [step.text.replace(" CONCURRENTLY", "") for step in steps]
+        self._run_locked([create_schema, create_table, *texts], steps)
+
+    def _run_by_itself(self, statement: str) -> None:
+        """Commit one statement. One with CONCURRENTLY blocks no other and may wait for locks."""
+        if " CONCURRENTLY" not in statement:
+            self._run_locked([statement], [])
+            return
+        with self.single_statement() as tx:
+            tx.run_command(statement)
+
+    def _run_locked(self, statements: Sequence[str], steps: Sequence[migrations.Step]) -> None:
+        """Run statements and record steps in one transaction. Try again if a lock is taken."""
+        for _ in range(migrations.LOCK_TRIES):
+            try:
+                with self._connection() as connection:
+                    self._run_step(connection.execute, statements, steps)
+            except StoreUnavailable as error:
+                if not isinstance(error.__cause__, pg.LockNotAvailable):
+                    raise
+                time.sleep(MIGRATION_LOCK_PAUSE)
+            else:
+                return
+        message = (
+            f"a step of the schema got no lock in {migrations.LOCK_TRIES} tries of "
+            f"{migrations.LOCK_TIMEOUT:g} s. Find long transactions in pg_stat_activity, end "
+            "them, and run again: mulligan migrate"
+        )
+        raise StoreUnavailable(message)
+
+    def _run_step(
+        self,
+        run: Callable[..., Any],
+        statements: Sequence[str],
+        steps: Sequence[migrations.Step],
+    ) -> None:
+        run(f"SET LOCAL lock_timeout = '{round(migrations.LOCK_TIMEOUT * 1000)}ms'")
+        for statement in statements:
+            run(statement)
+        for step in steps:
+            run(
+                f"INSERT INTO {self.prefix}schema ({migrations.COLUMNS}) VALUES (%s, %s, %s, %s)",
+                step.row,
+            )
 
     # --- Wake-ups and upkeep ---
     def open_listener(self) -> HintListener:
@@ -642,11 +477,11 @@ class PostgresStore(Store):
 
     def check_connection(self, timeout: float = 5.0) -> None:
         """Connect once without the pool, which would retry and not report the reason."""
-        options = KEEPALIVE | {"connect_timeout": max(1, round(timeout))}
+        options = connect_options(self.dsn) | {"connect_timeout": max(1, round(timeout))}
         try:
             psycopg.connect(self.dsn, **options).close()
         except psycopg.Error as error:
-            if _is_refusal(str(error)):
+            if is_refusal(str(error)):
                 message = f"PostgreSQL refused the connection: {error}"
                 raise AccessDenied(message) from error
             raise unavailable(error) from error
@@ -655,11 +490,8 @@ class PostgresStore(Store):
         # The listener tries again and again. This reports why it cannot connect.
         psycopg.connect(self._listen_dsn, connect_timeout=int(CONNECT_TIMEOUT)).close()
         listener = PostgresListener(self._listen_dsn, self.channel, self._send_notification)
-        deadline = time.monotonic() + CONNECT_TIMEOUT + LISTEN_PROOF_TIMEOUT
         with closing(listener):
-            while listener.state is not ListenState.LISTENING and time.monotonic() < deadline:
-                listener.wait(0.1)
-            return listener.is_proven
+            return listener.prove()
 
     def reclaim_space(self) -> None:
         """Do nothing: the schema makes autovacuum run early."""
@@ -719,10 +551,8 @@ class PostgresStore(Store):
         return hashlib.sha256(f"{self.url} {self.schema}".encode()).hexdigest()[:12]
 
     def close(self) -> None:
-        with self._lock:
-            connections, self._connections = self._connections, None
-        if connections is not None:
-            connections.close()
+        # The stack stays: a thread that is late uses a connection that is closed after its use.
+        self._open_connections().close()
         if self._dedicated is not None:
             self._dedicated.close()
 
@@ -756,48 +586,9 @@ class _Autocommit(AbstractContextManager[PostgresTransaction]):
             self._store.raise_if_unavailable(error, [connection])
 
 
-def _answers(connection: PooledConnection) -> bool:
-    """True if the server answers soon on this connection."""
-    limit = connection.statement_limit
-    connection.statement_limit = ANSWER_TIME
-    try:
-        connection.execute("SELECT 1", prepare=False)
-    except psycopg.Error:
-        return False
-    finally:
-        connection.statement_limit = limit
-    return _roll_back(connection)
-
-
-def _has_input(connection: psycopg.Connection[Any]) -> bool:
-    """True if there is unread input. A closed connection counts as input."""
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _is_refusal(text: str) -> bool:
-    """True if the server refused to authenticate. libpq has no code for failed connections."""
-    return AUTHENTICATION_REFUSED.search(text) is not None
-
-
 def unavailable(error: BaseException) -> StoreUnavailable:
     """Return the error for a server that cannot be used now."""
     return StoreUnavailable(f"PostgreSQL does not answer: {type(error).__name__}: {error}")
-
-
-def _check_url(name: str, url: str) -> None:
-    """Raise ConfigError for a malformed URL. The driver's message could contain the password."""
-    try:
-        readable = "@" not in str(conninfo_to_dict(url).get("host", ""))
-    except psycopg.ProgrammingError:
-        readable = False
-    if not readable:
-        message = (
-            f"{name} is not a valid PostgreSQL URL ({mask_password(url)}); "
-            "in a password write %20 for a space, %25 for %, %2F for / and %40 for @"
-        )
-        raise ConfigError(message)
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

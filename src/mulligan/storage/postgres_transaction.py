@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast
@@ -15,8 +15,17 @@ from psycopg.abc import PQGen
 from mulligan.core.durations import Micros
 from mulligan.storage.base import StatementConditions, Transaction, replace_unstorable
 from mulligan.storage.foreign import PostgresConnection
-from mulligan.storage.statements import SqlDialect, load_statement, set_columns
+from mulligan.storage.statements import (
+    NULL_MARK,
+    SEPARATOR,
+    SqlDialect,
+    default_values,
+    load_statement,
+    set_columns,
+)
 
+# Unlike an address, this is the same on every way to one database: socket, host name or pooler.
+WHICH_DATABASE = "SELECT current_database(), pg_postmaster_start_time()"
 LARGE_SET = 10  # rows; larger sets send shared values once
 # A cached plan may date from when the table was empty. Plans of slower statements are discarded.
 SLOW_STATEMENT = 0.05  # seconds
@@ -126,30 +135,38 @@ class PostgresTransaction(Transaction):
         /,
         **params: Any,
     ) -> list[tuple[Any, ...]]:
-        """Send one array per column. A large column of equal values is sent as one value."""
+        """Send one row as values, more rows as one array per column.
+
+        A large column of equal values is sent as one of them, and a column that has its default
+        in one row or in all rows of a large set is not sent.
+        """
         if not rows:
             return []
         count = len(rows)
-        if count == 1:
-            return self._run(statement, rows[0]._asdict() | params, 1, single_row=True)
         row_type: type = type(rows[0])
+        defaults = {} if optional else default_values(row_type)
+        if count == 1:
+            params |= rows[0]._asdict()
+            defaulted = frozenset([name for name in defaults if params[name] == defaults[name]])
+            return self._run(statement, params, 1, single_row=True, defaulted=defaulted)
         sent = set_columns(row_type)
         columns = dict(zip(rows[0]._fields, zip(*rows, strict=True), strict=True))
-        shared: frozenset[str] = frozenset()
-        if count >= LARGE_SET and not optional:
-            shared = frozenset(
-                name for name in sent if columns[name].count(columns[name][0]) == count
-            )
-        defaulted: frozenset[str] = frozenset()
+        shared: set[str] = set()
+        omitted: set[str] = set()
         for group in optional:
             if not any(any(columns[name]) for name in group):
-                defaulted |= group
-        arrays = {
-            name: columns[name][0] if name in shared else format_array(columns[name])
-            for name in sent
-            if name not in defaulted
-        }
-        return self._run(statement, arrays | params, count, shared=shared, defaulted=defaulted)
+                omitted |= group
+        if count >= LARGE_SET and not optional:
+            shared.update(name for name in sent if columns[name].count(columns[name][0]) == count)
+            firsts = {name: columns[name][0] for name in shared & defaults.keys()}
+            omitted.update(name for name, first in firsts.items() if first == defaults[name])
+            shared -= omitted
+        params |= {name: columns[name][0] for name in shared}
+        varying = {name: columns[name] for name in sent.keys() - shared - omitted}
+        params |= format_columns(varying, sent)
+        return self._run(
+            statement, params, count, shared=frozenset(shared), defaulted=frozenset(omitted)
+        )
 
     def _run(
         self,
@@ -203,6 +220,10 @@ class PostgresTransaction(Transaction):
             "SELECT pg_notify(%s, %s)", (self._store.channel, payload), prepare=False
         )
 
+    def which_database(self) -> tuple[Any, ...]:
+        """Return the name of the database, and when its server was started."""
+        return tuple(self._connection.execute(WHICH_DATABASE).fetchone())
+
     def run_command(self, text: str) -> None:
         self._connection.execute(text)
 
@@ -225,7 +246,7 @@ class PostgresTransaction(Transaction):
 
     def describe(self, error: Exception) -> str:
         diagnostics = getattr(error, "diag", None)
-        return str(error if diagnostics is None else diagnostics.message_detail)
+        return str(getattr(diagnostics, "message_detail", None) or error)
 
 
 def _has_rows(cursor: Any) -> bool:
@@ -234,35 +255,46 @@ def _has_rows(cursor: Any) -> bool:
     return bool(cursor.description) if result is None else result.nfields > 0
 
 
-# --- Arrays ---
+# --- Columns and arrays ---
+
+
+def format_columns(
+    columns: Mapping[str, Sequence[Any]], sql_types: Mapping[str, str]
+) -> dict[str, str]:
+    """Format the columns of a set: texts are joined, other values are array literals."""
+    texts = {name: column for name, column in columns.items() if sql_types[name] == "text"}
+    params = {name: format_array(column) for name, column in columns.items() if name not in texts}
+    for separator, null_mark in _marks():
+        joined = {name: _join(column, separator, null_mark) for name, column in texts.items()}
+        if None not in joined.values():
+            params |= {SEPARATOR: separator, NULL_MARK: null_mark}
+            return params | cast("dict[str, str]", joined)
+    message = "a set of texts contains all private characters of Unicode; send fewer rows"
+    raise ValueError(message)
+
+
+def _marks() -> Iterator[tuple[str, str]]:
+    """Yield pairs of characters that texts rarely contain."""
+    for code in (0x1E, *range(0xE000, 0xF8FF, 2)):
+        yield chr(code + 1), chr(code)
+
+
+def _join(column: Sequence[str | None], separator: str, null_mark: str) -> str | None:
+    """Join the texts of a column. Return None if a text contains one of the marks."""
+    nulls = column.count(None)
+    if nulls:
+        column = [null_mark if value is None else value for value in column]
+    joined = separator.join(cast("Sequence[str]", column))
+    is_unique = joined.count(separator) == len(column) - 1 and joined.count(null_mark) == nulls
+    return joined if is_unique else None
 
 
 def format_array(values: Iterable[Any]) -> str:
-    """Format a column as a PostgreSQL array literal. Ten times faster than the driver."""
+    """Format an array literal of PostgreSQL. Ten times faster than the driver."""
     column = [*values]
     if {*map(type, column)} in ({int}, {bool}):
         return "{" + str(column)[1:-1] + "}"
-    return _format_text_array(column) or "{" + ",".join(map(_format_element, column)) + "}"
-
-
-# Rare in text; if a value contains one of them, values are formatted one by one.
-_SEPARATOR = "\x1f"
-_NULL = "\x1e"
-
-
-def _format_text_array(column: list[Any]) -> str | None:
-    """Format an array of strings and NULLs at once. Return None if there are other values."""
-    nulls = column.count(None)
-    texts = [_NULL if value is None else value for value in column] if nulls else column
-    try:
-        joined = _SEPARATOR.join(texts)
-    except TypeError:
-        return None
-    if not column or joined.count(_SEPARATOR) != len(column) - 1 or joined.count(_NULL) != nulls:
-        return None
-    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(_SEPARATOR, '","')
-    literal = '{"' + quoted + '"}'
-    return literal.replace(f'"{_NULL}"', "NULL") if nulls else literal
+    return "{" + ",".join(map(_format_element, column)) + "}"
 
 
 def _format_element(value: Any) -> str:

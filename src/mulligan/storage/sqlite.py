@@ -8,33 +8,140 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import select
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mulligan.core.durations import Micros
-from mulligan.core.errors import ConnectionRefused, SchemaError, StoreUnavailable, TwoLibraries
-from mulligan.storage import maintenance as migrations
+from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
+from mulligan.storage import migrations
 from mulligan.storage import sqlite_handle as libraries
-from mulligan.storage.base import HintListener, Store
-from mulligan.storage.foreign import open_sqlite_handle
+from mulligan.storage.base import (
+    HintListener,
+    RowTransaction,
+    StatementConditions,
+    Store,
+    replace_unstorable,
+)
 from mulligan.storage.sqlite_handle import (
     BUSY_MS,
+    CONSTRAINT,
     UNAVAILABLE,
     ApswHandle,
     Handle,
     StdlibHandle,
     create_private_file,
+    open_sqlite_handle,
 )
-from mulligan.storage.sqlite_transaction import PREFIX, SqliteTransaction, read_clock_offset
+from mulligan.storage.statements import (
+    SQLITE_PREFIX,
+    SqlDialect,
+    load_positional,
+    load_statement,
+)
+
+PREFIX = SQLITE_PREFIX
+CLOCK_OFFSET_QUERY = f"SELECT value FROM {PREFIX}meta WHERE key = 'clock_offset'"
+
+
+class SqliteTransaction(RowTransaction):
+    """Transaction on one connection. SQLite has one writer, so nothing is ever locked by others."""
+
+    dialect = SqlDialect.SQLITE
+    unique_violations = CONSTRAINT
+
+    def __init__(self, handle: Handle, clock_offset: Micros | None = None) -> None:
+        self._handle = handle
+        offset = read_clock_offset(handle) if clock_offset is None else clock_offset
+        self._now = time.time_ns() // 1000 + offset
+
+    def now(self) -> Micros:
+        return self._now
+
+    def rows(
+        self, statement: str, _row_count: int | None = None, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        return self._run(statement, {"now": self._now} | params)
+
+    def rows_matching(
+        self, statement: str, conditions: StatementConditions, /, **params: Any
+    ) -> list[tuple[Any, ...]]:
+        values = {"now": self._now, **conditions.params, **params}
+        return self._run(statement, values, conditions.text(self.dialect))
+
+    def run_set(
+        self,
+        statement: str,
+        rows: Sequence[Any],
+        _optional: Sequence[frozenset[str]] = (),
+        /,
+        **params: Any,
+    ) -> list[tuple[Any, ...]]:
+        return [found for row in rows for found in self.rows(statement, **row._asdict(), **params)]
+
+    def _run(
+        self, statement: str, params: dict[str, Any], matching: str = "1 = 1"
+    ) -> list[tuple[Any, ...]]:
+        text = load_statement(statement, "sqlite", PREFIX, matching=matching)
+        try:
+            return self._handle.execute(text, params)
+        except UnicodeEncodeError:
+            storable = {name: replace_unstorable(value) for name, value in params.items()}
+            return self._handle.execute(text, storable)
+
+    def run_many(self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]) -> int:
+        text, select_params = load_positional(statement, PREFIX, fields)
+        values = [*map(select_params, rows)]
+        try:
+            if len(values) <= 1:
+                return self._handle.execute_one(text, values[0]) if values else 0
+            with self.savepoint():
+                return self._handle.execute_many(text, values)
+        except UnicodeEncodeError:
+            storable = [tuple(map(replace_unstorable, row)) for row in values]
+            return self._handle.execute_many(text, storable)
+
+    def run_each(
+        self, statement: str, fields: tuple[str, ...], rows: Sequence[Any]
+    ) -> Sequence[int]:
+        """Try all rows at once first: usually each of them changes something."""
+        changed: Sequence[int] = range(len(rows))
+        if len(rows) == 1:
+            return changed[: self.run_many(statement, fields, rows)]
+        self.run_command("SAVEPOINT mulligan_each")
+        if self.run_many(statement, fields, rows) < len(rows):
+            self.run_command("ROLLBACK TO SAVEPOINT mulligan_each")
+            changed = [
+                place for place in changed if self.run_many(statement, fields, [rows[place]])
+            ]
+        self.run_command("RELEASE SAVEPOINT mulligan_each")
+        return changed
+
+    def run_command(self, text: str) -> None:
+        self._handle.execute(text)
+
+    def array_param(self, values: Sequence[Any]) -> Any:
+        return json.dumps(list(values))
+
+    def check_integrity(self) -> list[str]:
+        found = [str(row[0]) for row in self._handle.execute("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
+
+def read_clock_offset(handle: Handle) -> Micros:
+    """Read by how much tests have moved the clock."""
+    found = handle.execute(CLOCK_OFFSET_QUERY)
+    return int(found[0][0]) if found else 0
+
 
 # --- File watch: inotify on Linux, short sleeps elsewhere ---
 
@@ -251,7 +358,8 @@ class SqliteStore(Store):
         If no other connection has committed since the last transaction of this one, the clock
         offset is unchanged and need not be read.
         """
-        with self.borrowed_handle() as handle:
+        handle = self._checkout()
+        try:
             handle.command("BEGIN IMMEDIATE")
             version = handle.version()
             if version is None or version != handle.last_version:
@@ -260,6 +368,10 @@ class SqliteStore(Store):
             yield SqliteTransaction(handle, handle.clock_offset)
             handle.command("COMMIT")
             handle.last_version = handle.version()
+        except BaseException as error:
+            self._discard_failed(handle, error)
+            raise
+        self.return_handle(handle)
 
     single_statement = begin
 
@@ -292,46 +404,44 @@ class SqliteStore(Store):
         return SqliteTransaction(handle)
 
     # --- Schema ---
-    def migrate(self, *, dry_run: bool = False) -> list[str]:
-        todo = migrations.pending_steps(migrations.load_steps("sqlite", PREFIX), self._applied())
-        return migrations.apply_steps(todo, self._apply_steps, dry_run=dry_run)
+    def known_steps(self) -> list[migrations.Step]:
+        return migrations.load_steps("sqlite", PREFIX)
 
-    def is_empty(self) -> bool:
-        return not self._applied()
-
-    def check_schema(self) -> None:
-        todo = migrations.pending_steps(migrations.load_steps("sqlite", PREFIX), self._applied())
-        if todo:
-            message = f"the schema of {self.file} is not up to date. Run: mulligan migrate"
-            raise SchemaError(message)
-
-    def _apply_steps(self, steps: list[migrations.Step]) -> list[str]:
-        with self._transaction("BEGIN EXCLUSIVE") as handle:
-            handle.execute(
-                f"CREATE TABLE IF NOT EXISTS {PREFIX}schema "
-                "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL) STRICT"
-            )
-            return [step.name for step in steps if self._apply_step(handle, step)]
-
-    def _apply_step(self, handle: Handle, step: migrations.Step) -> bool:
-        if handle.execute(f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.number}):
-            return False
-        handle.script(step.text)
-        handle.execute(
-            f"INSERT INTO {PREFIX}schema VALUES (:number, :name, :checksum)", step._asdict()
-        )
-        return True
-
-    def _applied(self) -> list[tuple[int, str, str]]:
+    def applied_steps(self) -> list[migrations.AppliedStep]:
         with self._transaction("BEGIN") as handle:
             if not handle.execute(
                 "SELECT 1 FROM sqlite_master WHERE name = :n", {"n": f"{PREFIX}schema"}
             ):
                 return []
-            return [
-                (row[0], row[1], row[2])
-                for row in handle.execute(f"SELECT * FROM {PREFIX}schema ORDER BY 1")
-            ]
+            rows = handle.execute(f"SELECT {migrations.COLUMNS} FROM {PREFIX}schema ORDER BY 1")
+        return [migrations.AppliedStep(*row) for row in rows]
+
+    def apply_steps(self, steps: Sequence[migrations.Step]) -> list[str]:
+        applied: list[str] = []
+        for group in migrations.group_steps(steps):
+            with self._transaction("BEGIN EXCLUSIVE") as handle:
+                handle.execute(
+                    f"CREATE TABLE IF NOT EXISTS {PREFIX}schema (number INTEGER PRIMARY KEY, "
+                    "name TEXT NOT NULL, checksum TEXT NOT NULL, "
+                    "compatible_from INTEGER NOT NULL) STRICT"
+                )
+                names = [step.row.name for step in group if self._apply_step(handle, step)]
+            applied += names
+        return applied
+
+    def _apply_step(self, handle: Handle, step: migrations.Step) -> bool:
+        row = step.row._asdict()
+        if handle.execute(
+            f"SELECT 1 FROM {PREFIX}schema WHERE number = :n", {"n": step.row.number}
+        ):
+            return False
+        handle.script(step.text)
+        handle.execute(
+            f"INSERT INTO {PREFIX}schema ({migrations.COLUMNS}) "
+            "VALUES (:number, :name, :checksum, :compatible_from)",
+            row,
+        )
+        return True
 
     # --- Wake-ups and upkeep ---
     def open_listener(self) -> HintListener:

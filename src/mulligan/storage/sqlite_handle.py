@@ -1,4 +1,4 @@
-"""SQLite connections, through apsw or the standard library, and the check for two libraries."""
+"""SQLite connections through apsw or the standard library, the check for two libraries, backups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from mulligan.core.durations import Micros
-from mulligan.core.errors import TwoLibraries
+from mulligan.core.errors import ConnectionRefused, Refused, StoreUnavailable, TwoLibraries
+from mulligan.storage.foreign import NO_TRANSACTION, connection_name, unwrap_connection
 
 # --- One SQLite library per process and file ---
 
@@ -106,7 +107,9 @@ def _refuse_sqlite3(event: str, args: tuple[Any, ...]) -> None:
 
 def _path_of(database: Any) -> Path:
     name = os.fsdecode(database)
-    return Path(unquote(urlsplit(name).path) if name.startswith("file:") else name)
+    if name.startswith("file:"):
+        name = unquote(urlsplit(name).path)
+    return Path(name)
 
 
 def _key(path: Path) -> FileKey:
@@ -383,3 +386,167 @@ class StdlibHandle(Handle):
 
     def close(self) -> None:
         self.connection.close()
+
+
+# --- Connections of callers ---
+
+SQLITE_TAKES = (
+    "connection= got {name}. Two ways out: (1) pass what a SQLite store accepts: "
+    "app.transaction(), a mulligan.dbapi connection, or SQLAlchemy over sqlite+mulligan:///… "
+    "(with sqlite+stdlib:///…: a sqlite3 connection, or SQLAlchemy or Django over it); "
+    "(2) leave connection= out and enqueue once your transaction is committed."
+)
+
+
+def open_sqlite_handle(connection: Any) -> Handle:
+    """Wrap a caller's SQLite connection, or raise ConnectionRefused."""
+    raw = unwrap_connection(connection)
+    if hasattr(raw, "apsw_connection"):  # a connection of mulligan.dbapi
+        return _JoinedApsw(raw.apsw_connection, raw.begin)
+    if isinstance(raw, apsw.Connection):
+        return _JoinedApsw(raw, _no_begin)
+    if isinstance(raw, sqlite3.Connection):
+        return _JoinedStdlib(raw)
+    raise ConnectionRefused(SQLITE_TAKES.format(name=connection_name(raw)))
+
+
+def _no_begin() -> None: ...
+
+
+class _JoinedApsw(ApswHandle):
+    """Caller's apsw connection. `begin` begins a transaction if the caller allows that."""
+
+    def __init__(self, connection: apsw.Connection, begin: Callable[[], None]) -> None:
+        super().__init__(connection)
+        self._begin = begin
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        if not self.in_transaction():
+            self._begin()
+        if not self.in_transaction():
+            raise ConnectionRefused(NO_TRANSACTION)
+        return super().execute(sql, params)
+
+
+class _JoinedStdlib(StdlibHandle):
+    """Caller's sqlite3 connection."""
+
+    def execute(self, sql: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        if not self.in_transaction():
+            autocommit = getattr(self.connection, "autocommit", False) is True
+            if self.connection.isolation_level is None or autocommit:
+                raise ConnectionRefused(NO_TRANSACTION)
+            # The transaction of sqlite3 would be deferred, and our first statement a read.
+            self.connection.execute("BEGIN IMMEDIATE")
+        with self._tuple_rows():
+            return super().execute(sql, params)
+
+    def path(self) -> str:
+        with self._tuple_rows():
+            return super().path()
+
+    @contextlib.contextmanager
+    def _tuple_rows(self) -> Iterator[None]:
+        """Return rows as tuples, whatever row factory the caller has set."""
+        factory, self.connection.row_factory = self.connection.row_factory, None
+        try:
+            yield
+        finally:
+            self.connection.row_factory = factory
+
+
+# --- Backup of a live file ---
+
+PAGES_PER_STEP = 2000  # pages copied between two calls of `progress`
+Progress = Callable[[int, int], None]  # pages done, pages in total
+
+
+def copy_database(source: Path, target: Path, progress: Progress) -> None:
+    """Copy a database while others write to it. The copy is complete and checked, or absent."""
+    part = target.with_name(f".{target.name}.part")
+    _create_part(target, part)
+    try:
+        _copy_pages(source, part, progress)
+        _check_integrity(part)
+        _sync(part)
+        _link(part, target)
+        _sync(target.parent)
+    except FileExistsError:
+        raise Refused(_already_exists(target)) from None
+    except UNAVAILABLE as error:
+        message = f"cannot copy {source} to {target}: {type(error).__name__}: {error}"
+        raise StoreUnavailable(message) from error
+    finally:
+        for file in (part, Path(f"{part}-journal"), Path(f"{part}-wal"), Path(f"{part}-shm")):
+            file.unlink(missing_ok=True)
+
+
+def _link(part: Path, target: Path) -> None:
+    """Give the copy its name, but never replace a file.
+
+    A link cannot replace a file that was created meanwhile; a rename could. Some file systems have
+    no links.
+    """
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        part.replace(target)
+
+
+def _create_part(target: Path, part: Path) -> None:
+    """Create the file to copy into, readable by its owner only: it will contain payloads."""
+    if target.exists():
+        raise Refused(_already_exists(target))
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        message = (
+            f"{part} exists: another backup is writing it, or one was killed. "
+            "If no backup is running, remove the file."
+        )
+        raise Refused(message) from None
+    except OSError as error:
+        message = f"cannot write {part}: {error.strerror}"
+        raise Refused(message) from error
+
+
+def _already_exists(target: Path) -> str:
+    return f"{target} already exists. A backup replaces no file; choose another name."
+
+
+def _copy_pages(source: Path, part: Path, progress: Progress) -> None:
+    handle = ApswHandle.open(str(source))
+    copy = apsw.Connection(str(part))
+    try:
+        # An open read transaction fixes the snapshot. Without it a write would restart the copy.
+        handle.execute("BEGIN")
+        handle.execute("SELECT count(*) FROM sqlite_master")
+        with copy.backup("main", handle.connection, "main") as backup:
+            while not backup.done:
+                backup.step(PAGES_PER_STEP)
+                progress(backup.page_count - backup.remaining, backup.page_count)
+    finally:
+        copy.close()
+        handle.close()
+
+
+def _check_integrity(part: Path) -> None:
+    connection = apsw.Connection(str(part))
+    try:
+        found = connection.execute("PRAGMA integrity_check").fetchall()
+    finally:
+        connection.close()
+    if found != [("ok",)]:
+        message = f"the copy is damaged, so the database may be damaged too: {found[0][0]}"
+        raise StoreUnavailable(message)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

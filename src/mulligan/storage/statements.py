@@ -15,7 +15,10 @@ The texts contain macros:
 - `{lock:FOR UPDATE SKIP LOCKED}`: a row lock on PostgreSQL. SQLite has one writer and needs none.
 - `{part:name}`: the text of a fragment. If a set has one row, `name_single` replaces it.
 - `{matching}`: the conditions of a filter.
-- `{set:StatRow}` (PostgreSQL): a set of rows, passed as one array per column.
+- `{if:unique_hash} … {end}` (PostgreSQL): a text that is left out if no row of the set has a value
+  in that column.
+- `{set:StatRow}` (PostgreSQL): a set of rows, passed as one array per column. Columns of texts are
+  passed as joined texts, which need no quotes and are split by the server.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ _IN = re.compile(r"\{in:(\w+)(?: (\w+))?\}")
 _LOCK = re.compile(r"\s*\{lock:([^}]+)\}")
 _PART = re.compile(r"\{part:(\w+)\}")
 _SET = re.compile(r"\{set:(\w+)\}")
+_IF = re.compile(r"\{if:(\w+)\}(.*?)\{end\}", re.DOTALL)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _NOW = re.compile(r"(?<![:\w]):now\b")
 
@@ -131,13 +135,14 @@ def load_statement(
     """Return the text of a statement, ready to execute.
 
     `single_row`: its set has one row. `shared`: columns that are equal in all rows of its set.
-    `defaulted`: columns that are empty in all rows. `is_transaction`: the statement is a
+    `defaulted`: columns that have their default in all rows. `is_transaction`: the statement is a
     transaction. `matching`: the conditions of its filter.
     """
     statement = load_catalog(dialect)[name]
     text = expand_rows(name, dialect).replace("{matching}", matching)
     while _PART.search(text):  # a fragment may contain fragments
         text = _PART.sub(lambda part: _part_text(part[1], dialect, single_row=single_row), text)
+    text = _IF.sub(lambda match: "" if match[1] in defaulted else match[2], text)
     text = _SET.sub(
         lambda match: _set(row_type(statement, match[1]), single_row, shared, defaulted), text
     )
@@ -220,56 +225,58 @@ def _set(
     defaulted: frozenset[str],
 ) -> str:
     columns = set_columns(row_type)
-    if single_row:
-        return _single_row_set(columns)
-    empty = _empty_values(row_type)
-    texts = {name: f":{name}" for name in shared} | {name: empty[name] for name in defaulted}
+    texts = {name: f":{name}" for name in columns if single_row or name in shared}
+    texts |= {name: _literal(default_values(row_type)[name]) for name in defaulted}
     constants = {name: f"{text}::{columns[name]} AS {name}" for name, text in texts.items()}
     return _unnest(columns, constants)
 
 
+# Parameters of a set: what separates its texts, and what stands for NULL.
+SEPARATOR = "sep"
+NULL_MARK = "nil"
 _TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "float": "double precision"}
 
 
 @cache
 def set_columns(row_type: type) -> dict[str, str]:
     """Return the SQL type of each field that a set of these rows sends. Tuples are not sent."""
-    hints = get_type_hints(row_type)
-    return {name: _type_of(hint) for name, hint in hints.items() if "tuple" not in str(hint)}
+    types = {name: _type_of(hint) for name, hint in get_type_hints(row_type).items()}
+    return {name: sql_type for name, sql_type in types.items() if sql_type}
 
 
 @cache
-def _empty_values(row_type: type) -> dict[str, str]:
-    """Return the SQL literal of the empty value of each field."""
-    hints = get_type_hints(row_type)
-    return {name: _literal(hints[name]) for name in set_columns(row_type)}
+def default_values(row_type: Any) -> dict[str, Any]:
+    """Return the defaults of the fields that a set of these rows sends."""
+    defaults = row_type._field_defaults
+    return {name: defaults[name] for name in set_columns(row_type) if name in defaults}
 
 
-def _literal(hint: object) -> str:
-    return "NULL" if "None" in str(hint) else _EMPTY_LITERALS[_type_of(hint)]
-
-
-_EMPTY_LITERALS = {"text": "''", "bigint": "0", "boolean": "false", "double precision": "0"}
+def _literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(value).lower()
 
 
 def _unnest(columns: dict[str, str], constants: dict[str, str]) -> str:
     """Return a table of arrays, numbered so that the server may stop at a limit."""
     varying = [name for name in columns if name not in constants]
+    if not varying:
+        # The server caches the plan of one row, unlike that of arrays of unknown length.
+        return f"(SELECT {', '.join(constants.values())}, 1 AS place) AS i"
     names = ", ".join(varying)
-    arrays = ", ".join(f":{name}::{columns[name]}[]" for name in varying)
+    arrays = ", ".join(_array(name, columns[name]) for name in varying)
     if not constants:
         return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
-    selected = ", ".join(constants.get(name, name) for name in columns)
     rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"
-    return f"(SELECT {selected}, place FROM {rows}) AS i"
+    return f"(SELECT u.*, {', '.join(constants.values())} FROM {rows}) AS i"
 
 
-def _single_row_set(columns: dict[str, str]) -> str:
-    """Return one row. The server caches its plan, unlike that of arrays of unknown length."""
-    values = [f":{name}::{sql_type} AS {name}" for name, sql_type in columns.items()]
-    return f"(SELECT {', '.join(values)}, 1 AS place) AS i"
+def _array(name: str, sql_type: str) -> str:
+    if sql_type == "text":
+        return f"string_to_array(:{name},:{SEPARATOR},:{NULL_MARK})"
+    return f":{name}::{sql_type}[]"
 
 
 def _type_of(hint: object) -> str:
     text = getattr(hint, "__name__", None) or str(hint)
-    return _TYPES[text.split(" | ")[0]]
+    return _TYPES.get(text.split(" | ")[0], "")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         force,
         now,
     )
+    from mulligan.testing.unit_context import UnitContext, context
     from mulligan.testing.workers import RealWorker, environ, temporary, worker
 
 _NAMES_BY_MODULE = {
@@ -43,6 +44,7 @@ _NAMES_BY_MODULE = {
         "assert_will_retry",
         "refute_enqueued",
     ),
+    "mulligan.testing.unit_context": ("UnitContext", "context"),
     "mulligan.testing.inline": (
         "Drained",
         "Force",
@@ -66,10 +68,12 @@ __all__ = [
     "RealWorker",
     "Returns",
     "StillBusy",
+    "UnitContext",
     "advance",
     "assert_enqueued",
     "assert_state",
     "assert_will_retry",
+    "context",
     "drain",
     "drain_async",
     "environ",

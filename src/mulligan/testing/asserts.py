@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
@@ -18,7 +19,9 @@ from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND, check_duration, to_datetime, to_micros
 from mulligan.core.errors import Duration, Refused, UnknownKind
 from mulligan.core.job import AttemptRow, Job, State
+from mulligan.jobs.service import Jobs
 from mulligan.manifest.declared import load_kinds
+from mulligan.storage.base import Transaction
 
 # --- Kinds and jobs as arguments ---
 
@@ -223,18 +226,19 @@ def assert_enqueued(
     kind: Named | None = None,
     *,
     count: int | None = None,
+    connection: Any = None,
     **wanted: Unpack[ExpectedJob],
 ) -> list[Job]:
     """Assert that such a job exists, or exactly `count`. Return the jobs, newest first.
 
     `kind` is the decorated function or its name; `payload` may be a subset. Other fields: queue,
     owner, priority, unique, batch, delay, run_at. Only queued jobs match, unless you pass
-    `state="any"` or another state.
+    `state="any"` or another state. With `connection`, jobs of its open transaction are found too.
     """
     __tracebackhide__ = True
     _check_count(count)
     matcher = build_matcher(_kind_filter(kind), wanted)
-    jobs = list(_list_jobs(app, matcher))
+    jobs = list(_list_jobs(_jobs_of_transaction(app, connection), matcher))
     found = [job for job in jobs if not matcher.differences(job)]
     is_expected = bool(found) if count is None else len(found) == count
     if is_expected:
@@ -243,12 +247,16 @@ def assert_enqueued(
 
 
 def refute_enqueued(
-    app: Mulligan, kind: Named | None = None, **wanted: Unpack[ExpectedJob]
+    app: Mulligan,
+    kind: Named | None = None,
+    *,
+    connection: Any = None,
+    **wanted: Unpack[ExpectedJob],
 ) -> None:
     """Assert that no such job exists. An unknown kind is an error: it may be misspelt."""
     __tracebackhide__ = True
     matcher = build_matcher(_kind_filter(kind), wanted)
-    jobs = list(_list_jobs(app, matcher))
+    jobs = list(_list_jobs(_jobs_of_transaction(app, connection), matcher))
     _refuse_unknown(app, matcher.kind, jobs)
     found = [job for job in jobs if not matcher.differences(job)]
     if found:
@@ -264,6 +272,7 @@ def assert_will_retry(
     after: After | None = None,
     code: str | None = None,
     within: Duration = 1,
+    connection: Any = None,
 ) -> datetime:
     """Assert that the job failed and waits for its next attempt. Return when that is due.
 
@@ -271,8 +280,9 @@ def assert_will_retry(
     failure's code.
     """
     __tracebackhide__ = True
-    fresh = app.jobs.get(job_id_of(job))
-    attempts = app.jobs.attempts(fresh.id)
+    service = _jobs_of_transaction(app, connection)
+    fresh = service.get(job_id_of(job))
+    attempts = service.attempts(fresh.id)
     wrong = _why_no_retry(fresh, attempts, after, code, check_duration("within", within) / SECOND)
     if wrong:
         raise AssertionError(
@@ -286,16 +296,19 @@ def assert_will_retry(
     return to_datetime(attempts[-1].next_run_at or 0)
 
 
-def assert_state(app: Mulligan, job: Job | str, state: State | str) -> Job:
+def assert_state(
+    app: Mulligan, job: Job | str, state: State | str, *, connection: Any = None
+) -> Job:
     """Assert the job's state and return the job. The message shows its attempts and last trace."""
     __tracebackhide__ = True
-    fresh = app.jobs.get(job_id_of(job))
+    service = _jobs_of_transaction(app, connection)
+    fresh = service.get(job_id_of(job))
     if state not in list(State):
         message = f"state must be one of {', '.join(State)}, not {state!r}"
         raise Refused(message)
     if fresh.state == state:
         return fresh
-    attempts = app.jobs.attempts(fresh.id)
+    attempts = service.attempts(fresh.id)
     head = f"expected {fresh.kind} {fresh.id} to be {state}, but it is {fresh.state}: {fresh.why}"
     raise AssertionError("\n".join([head, *_describe_attempts(attempts), *_trace(attempts)]))
 
@@ -309,10 +322,29 @@ def _check_count(count: Any) -> None:
         raise Refused(message)
 
 
-def _list_jobs(app: Mulligan, matcher: JobMatcher) -> Iterator[Job]:
+class JoinedStore:
+    """The caller's open transaction in place of a store, for reads."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        yield self._tx
+
+
+def _jobs_of_transaction(app: Mulligan, connection: Any) -> Jobs:
+    """Return `app.jobs`, or what the transaction of a connection sees of it."""
+    if connection is None:
+        return app.jobs
+    store: Any = JoinedStore(app.join_transaction(connection))
+    return Jobs(lambda: store, lambda: app.settings, handlers=app.registry.handlers)
+
+
+def _list_jobs(service: Jobs, matcher: JobMatcher) -> Iterator[Job]:
     """Yield all jobs, newest first, without built-in kinds unless one of them is expected."""
     before: str | None = None
-    while page := app.jobs.list("", limit=PAGE_SIZE, before=before):
+    while page := service.list("", limit=PAGE_SIZE, before=before):
         yield from (
             job
             for job in page

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -74,7 +74,7 @@ def _parse_span(store: Store, by: DurationOrTime) -> Micros:
 
 def _lose_workers(app: Mulligan, span: Micros) -> None:
     detector = upkeep.LossDetector("", boot_id(), lambda worker: worker.lease < span)
-    upkeep.close_lost_workers(app.store, detector)
+    upkeep.close_lost_workers(app.store, detector, app.settings.retry, Random())
     upkeep.settle_orphans(app.store, app.settings.retry, Random())
 
 
@@ -134,7 +134,8 @@ def drain(
 
     With `scheduled` also run jobs that are due later (delays, backoffs, snoozes, holds, rates) by
     moving the clock step by step. After `most` attempts raise StillBusy, so that an endless retry
-    cannot hang a test. `seed` makes jitter repeatable. Refused outside of `temporary`, unless
+    cannot hang a test. `seed` makes jitter repeatable. A result that does not fit the annotation of
+    its handler raises ResultMismatch. Refused outside of `temporary`, unless
     `anywhere=True` says that the database holds only test jobs. The docstring of `mulligan.testing`
     lists which promises inline mode keeps.
     """
@@ -144,7 +145,8 @@ def drain(
     ran: list[Lease] = []
     moved = 0
     inline = app.inline(seed)
-    with inline.session() as step:
+    called: dict[str, int] = {}  # token of the last attempt that called the handler, by job
+    with _record_calls(app, called), inline.session() as step:
         _sweep(app)
         _repeat_while_full(lambda: upkeep.prune(app.store, app.settings, app.manifest().kinds))
         for _ in range(most + 2):
@@ -161,6 +163,7 @@ def drain(
             raise StillBusy(message)
     user_leases = [lease for lease in ran if lease.queue != DELIVERY_QUEUE]
     jobs = tuple(_load_jobs(app, user_leases))
+    _check_results(app, jobs, called)
     return Drained(jobs, len(user_leases), timedelta(microseconds=moved))
 
 
@@ -176,6 +179,28 @@ async def drain_async(
     return await asyncio.to_thread(
         drain, app, scheduled=scheduled, most=most, seed=seed, anywhere=anywhere
     )
+
+
+@contextmanager
+def _record_calls(app: Mulligan, called: dict[str, int]) -> Iterator[None]:
+    """Record which attempts call their handler, because no outcome is forced."""
+
+    def record(_: Handler, lease: Lease) -> None:
+        called[lease.id] = lease.token
+
+    # Overrides are tried from the end, so this one is reached if no other applies.
+    app.registry.overrides.insert(0, record)
+    try:
+        yield
+    finally:
+        app.registry.overrides.remove(record)
+
+
+def _check_results(app: Mulligan, jobs: Iterable[Job], called: Mapping[str, int]) -> None:
+    """Raise ResultMismatch if a handler returned what its annotation does not say."""
+    for job in jobs:
+        if job.state is State.SUCCEEDED and called.get(job.id) == job.token:
+            app.jobs.value(job)
 
 
 def _run_due(app: Mulligan, step: Callable[[], Lease | None], ran: list[Lease], most: int) -> None:
@@ -325,7 +350,7 @@ def _raise(error: Any) -> None:
 
 def _timeout(handler: Handler, lease: Lease) -> Outcome:
     limit = (lease.timeout or handler.spec.timeout) / SECOND
-    return Outcome(Ended.FAILED, failure=timed_out(limit))
+    return Outcome(Ended.FAILED, failure=timed_out(limit, lease.kind))
 
 
 def _lost(_: Handler, lease: Lease) -> Outcome:
@@ -379,14 +404,21 @@ class Helper:
 
     # --- Assertions ---
     def assert_enqueued(
-        self, kind: Named | None = None, *, count: int | None = None, **wanted: Unpack[ExpectedJob]
+        self,
+        kind: Named | None = None,
+        *,
+        count: int | None = None,
+        connection: Any = None,
+        **wanted: Unpack[ExpectedJob],
     ) -> list[Job]:
         __tracebackhide__ = True
-        return asserts.assert_enqueued(self.app, kind, count=count, **wanted)
+        return asserts.assert_enqueued(self.app, kind, count=count, connection=connection, **wanted)
 
-    def refute_enqueued(self, kind: Named | None = None, **wanted: Unpack[ExpectedJob]) -> None:
+    def refute_enqueued(
+        self, kind: Named | None = None, *, connection: Any = None, **wanted: Unpack[ExpectedJob]
+    ) -> None:
         __tracebackhide__ = True
-        asserts.refute_enqueued(self.app, kind, **wanted)
+        asserts.refute_enqueued(self.app, kind, connection=connection, **wanted)
 
     def assert_will_retry(
         self,
@@ -395,13 +427,16 @@ class Helper:
         after: asserts.After | None = None,
         code: str | None = None,
         within: Duration = 1,
+        connection: Any = None,
     ) -> datetime:
         __tracebackhide__ = True
-        return asserts.assert_will_retry(self.app, job, after=after, code=code, within=within)
+        return asserts.assert_will_retry(
+            self.app, job, after=after, code=code, within=within, connection=connection
+        )
 
-    def assert_state(self, job: Job | str, state: State | str) -> Job:
+    def assert_state(self, job: Job | str, state: State | str, *, connection: Any = None) -> Job:
         __tracebackhide__ = True
-        return asserts.assert_state(self.app, job, state)
+        return asserts.assert_state(self.app, job, state, connection=connection)
 
     # --- Other processes ---
     def worker(

@@ -25,19 +25,18 @@ from mulligan.guards.capacity import (
     retry_bounds,
     split_demand,
 )
-from mulligan.guards.lanes import Capacity, DueJobs, LaneView, is_closed, pick, read_depth
-from mulligan.guards.limits import owner_share
+from mulligan.guards.lanes import Capacity, DueJobs, LaneScan, LaneView, is_closed, pick, read_depth
 from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import GuardState
 from mulligan.manifest.declared import DeclarationCache, breaker_configs, manifest_limits
 from mulligan.manifest.specs import DELIVERY_QUEUE, ENDPOINT_PREFIX, Manifest
+from mulligan.releases.canary import Canary
 from mulligan.storage.base import Transaction
-from mulligan.worker.probes import Prober, open_expired_holds
+from mulligan.worker.probes import Prober, claim_trials, open_expired_holds
 from mulligan.worker.queries import LeaseQueries
 
 DECLARATIONS_TTL = 5 * SECOND  # how long limits from stored manifests are cached
-MAX_EXPECTED_LANES = 200  # lanes whose jobs are read together with the state
 
 
 class ClaimResult(NamedTuple):
@@ -60,11 +59,13 @@ class Claimer:
     history_kinds: frozenset[str] = frozenset()  # kinds that read their previous attempts
     app_limits: Mapping[LimitKey, Limit] = field(default_factory=dict)  # from this worker's app
     observer: DependencyObserver = field(default_factory=DependencyObserver)
+    release: str = ""
+    canary: Canary | None = None
     claimed_all: bool = False  # the last claim filled every free slot
+    scan: LaneScan = field(default_factory=LaneScan)
     _retry_credit: float = 0.0  # slots that retries have earned and not used
     _last_share: dict[str, str] = field(default_factory=dict)  # fair queue → share served last
     _declared: DeclarationCache = field(default_factory=DeclarationCache)
-    _expected: Sequence[LaneRef] = ()  # lanes that were due last
 
     def __post_init__(self) -> None:
         self.prober = Prober(self.worker, self.observer)
@@ -77,58 +78,56 @@ class Claimer:
         )
         self.app_limits = manifest_limits(manifest)
         self.observer.declared = breaker_configs(manifest)
-        self.prober.timeouts = {name: spec.timeout for name, spec in manifest.kinds.items()}
+        self.prober.apply_manifest(manifest)
+        self.scan.request_round()
 
     def claim(self, tx: Transaction, free: int, *, slots: SlotLimits | None = None) -> ClaimResult:
         """Claim up to `free` jobs, and deliveries in the slots reserved for them."""
         reserved = 0 if slots is None else slots.deliveries
         due_jobs = DueJobs(GuardQueries(tx).list_due_jobs)
-        state = self._read_state(tx, due_jobs, max(free, 0) + reserved)
+        state = self.scan.read(GuardQueries(tx), due_jobs, max(free, 0) + reserved)
         guards = self.observer.load_guards(state.guards)
         view = self._view_lanes(tx, state, free)
+        self.scan.remember(view)
         self._refresh_declarations(tx, view)
-        breaker_keys = self.prober.find_work(tx, view, guards)
+        may_probe = self.canary is None or not self.canary.is_limiting
+        breaker_keys = self.prober.find_work(tx, view, guards) if guards and may_probe else []
         endpoints = [key for key in breaker_keys if key.startswith(ENDPOINT_PREFIX)]
         probes: list[Lease] = []
-        if free > 0:
-            probes = self.prober.serve(tx, view, guards, breaker_keys)
-        elif reserved > 0:  # all other slots are taken: probe endpoints in those of deliveries
+        if free > 0 and view.state.guards and may_probe:
+            probes = claim_trials(tx, self.worker, view)
+        if free > len(probes) and breaker_keys:
+            probes += self.prober.serve(tx, view, guards, breaker_keys)
+        elif reserved > 0 and endpoints:  # all other slots are taken: probe in those of deliveries
             probes = self.prober.serve(tx, view, guards, endpoints)
             reserved -= len(probes)
         demands = split_demand(view, free - len(probes), reserved, slots)
         taken, limited_until = self._take(tx, demands, state, guards, due_jobs)
         self.claimed_all = 0 < free <= len(probes) + len(taken)
-        self._expected = view.due[:MAX_EXPECTED_LANES] or self._expected
         return ClaimResult(
             probes + taken,
             state.now,
-            min([*view.wake_times(guards), *limited_until], default=None),
+            min([*view.wake_times(guards), *limited_until, *self.scan.wake_times()], default=None),
             more_due=bool(view.due or breaker_keys),
             deliveries_due=bool(view.due_in(DELIVERY_QUEUE) or endpoints),
         )
 
-    def _read_state(self, tx: Transaction, due_jobs: DueJobs, slots: int) -> ClaimState:
-        """Read the state of a claim, and with it the due jobs of the expected lanes."""
-        lanes = self._expected if slots > 0 else ()
-        depth = read_depth(len(lanes), slots)
-        state = GuardQueries(tx).read_claim_state(lanes, depth)
-        due_jobs.add(lanes, depth, state.candidates)
-        return state
-
     def _view_lanes(self, tx: Transaction, state: ClaimState, free: int) -> LaneView:
         """Return the lanes behind the closed gates. A claim ends the holds that have expired."""
         closed = [gate for gate in state.gates if is_closed(gate, state.now)]
-        if free > 0:
+        if free > 0 and len(closed) < len(state.gates):
             closed += open_expired_holds(tx, self.observer, state.gates, state.now)
-        view = LaneView(state, closed, self.queues, self.kinds)
+        view = LaneView(state, closed, self.queues, self.kinds, self.release)
         self.observer.waiting = view.waiting_dependencies()
         return view
 
     def _refresh_declarations(self, tx: Transaction, view: LaneView) -> None:
         """Read what all apps declare, if possible in a claim for which no job waits."""
         max_age = DECLARATIONS_TTL if view.due else DECLARATIONS_TTL - SECOND
-        self._declared.refresh(tx, view.state.now, max_age=max_age)
-        self.observer.declared_elsewhere = self._declared.breakers
+        now = view.state.now
+        if abs(now - self._declared.read_at) > max_age:
+            self._declared.refresh(tx, now)
+            self.observer.declared_elsewhere = self._declared.breakers
 
     def _take(
         self,
@@ -144,13 +143,18 @@ class Claimer:
         declared = {**self.app_limits, **self._declared.limits}
         limits = limits_in_force(keys, declared, state.limits, guards)
         budgets = retry_bounds(lanes, self.observer, state.now)
-        with tx.atomically() if limits else nullcontext():
+        with tx.atomically() if limits or self.canary else nullcontext():
             locked = LockedLimits(tx, limits, state.now)
+            left = locked.left | budgets
+            if self.canary is not None:
+                left |= self.canary.lock(tx, {lane.kind for lane in lanes})
             picked: list[Candidate] = []
             for demand in demands:
-                picked += self._pick(due_jobs, demand, locked.left | budgets)
+                picked += self._pick(due_jobs, demand, left)
             leases = LeaseQueries(tx).claim_candidates(self.worker, picked)
             locked.spend(tx, leases)
+            if self.canary is not None:
+                self.canary.spend(tx, leases)
         self.observer.count_started(leases)
         limited_until = [self.observer.next_retry_at(key, state.now) for _, key in budgets]
         limited_until.append(locked.next_start_at())
@@ -177,20 +181,24 @@ class Claimer:
     def _pick_from(
         self, due_jobs: DueJobs, lanes: Sequence[LaneRef], slots: int, capacity: Capacity
     ) -> tuple[list[Candidate], float]:
-        # The share of the worker's id comes first, so that workers start with different owners.
-        fresh, retries = due_jobs.in_order(lanes, self._last_share, owner_share(self.worker))
+        fresh, retries = due_jobs.in_order(lanes, self._last_share, self.worker)
         return pick(fresh, retries, slots, self._retry_credit, capacity)
 
 
 def create_claimer(
-    worker: str, manifest: Manifest, queues: frozenset[str] | None = None
+    worker: str,
+    manifest: Manifest,
+    queues: frozenset[str] | None = None,
+    canary_share: float | None = None,
 ) -> Claimer:
-    """Create the claimer of a worker.
+    """Create the claimer of a worker. `canary_share`: of each kind until its release is judged.
 
     Every worker also serves the delivery queue: if all workers were limited to other queues,
     no notification would be sent.
     """
     served = None if queues is None else queues | {DELIVERY_QUEUE}
-    claimer = Claimer(worker, frozenset(), served)
+    claimer = Claimer(worker, frozenset(), served, release=manifest.release)
+    if canary_share is not None:
+        claimer.canary = Canary(manifest.release, canary_share)
     claimer.apply_manifest(manifest)
     return claimer

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -24,11 +25,13 @@ from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused, StoreUnavailable
 from mulligan.core.ids import new_id
 from mulligan.core.job import Lane, PreviousAttempts
-from mulligan.guards.observer import build_kind_observer, fold_guards
+from mulligan.guards.kind_observer import build_kind_observer
+from mulligan.guards.observer import fold_guards
 from mulligan.guards.queries import GuardQueries
 from mulligan.manifest.declared import publish_manifest
 from mulligan.manifest.specs import Handler, Manifest, Registry
 from mulligan.operations import chore as operations
+from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store, Transaction
@@ -42,12 +45,25 @@ from mulligan.worker.liveness import (
     state_folder,
     work_folder,
 )
-from mulligan.worker.queries import WorkerQueries, boot_id
-from mulligan.worker.registry import worker_row
+from mulligan.worker.queries import WorkerQueries, boot_id, new_worker_row
+from mulligan.worker.recording import (
+    Recording,
+    RecordRing,
+    build_log,
+    encode_records,
+    ring_size,
+)
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.execute import STOPPED, execute_async, execute_sync, run_process_hooks
+from mulligan.worker.runner.flight_recorder import recording_into
+from mulligan.worker.runner.hooks import (
+    HookRun,
+    Hooks,
+    execute_async_with_hooks,
+    execute_sync_with_hooks,
+)
 from mulligan.worker.settle import SettleContext, settle
-from mulligan.worker.supervisor.periodic import PeriodicTask
+from mulligan.worker.supervisor.chores import PeriodicTask
 
 
 class InlineWorker:
@@ -60,25 +76,32 @@ class InlineWorker:
         registry: Registry,
         manifest: Manifest,
         rng: Random,
-        periodic_tasks: Sequence[PeriodicTask] = (),
+        dispatcher: PeriodicTask,
     ) -> None:
         self.state: Any = SimpleNamespace()
+        self.rng = rng
         self._store = store
         self._settings = settings
         self._registry = registry
         self._manifest = manifest
+        self._manifest_id = manifest.id
         self.policies = EffectivePolicies(
             settings.retry, manifest.kinds_with_rules, manifest.queues
         )
         self.result_limit = settings.limits.result
         self.tracer = registry.tracer
-        self._rng = rng
-        self._periodic_tasks = periodic_tasks
+        self._hooks = Hooks(registry)
+        self._dispatcher = dispatcher
         self.worker = f"w_{new_id()}"
         self._claimer = create_claimer(self.worker, manifest)
         self._claimer.prober.settle_endings = self._settle_fail_fast
         self._kind_observer = build_kind_observer(settings.guards)
+        self._release_counter = ReleaseCounter()
+        self._release_counter.release = manifest.release
+        self._scheduler = Scheduler(store, settings.worker)
         self._context: Context | None = None  # of the running attempt
+        self._recording: Recording | None = None  # of the running attempt, from its first record
+        self._log_limit = 0
         self._task: asyncio.Task[Any] | None = None
         self._interrupt_handler = _InterruptHandler()
         self._next_due: Micros | None = None
@@ -110,9 +133,15 @@ class InlineWorker:
                 )
             )
             stack.enter_context(self._interrupt_handler)
-            self.state = loop.run(run_process_hooks(self._registry.on_start, self.state))
-            stack.callback(lambda: loop.run(run_process_hooks(self._registry.on_stop, self.state)))
-            yield lambda: self._run_next(loop)
+            stack.enter_context(recording_into(self._find_recording))
+            self.state = SimpleNamespace()
+            self._run_hooks(loop, self._registry.on_start)
+            stack.callback(self._run_hooks, loop, self._registry.on_stop)
+            yield partial(self._run_next, loop)
+
+    def _run_hooks(self, loop: asyncio.Runner, hooks: Sequence[Callable[..., Any]]) -> None:
+        if hooks:
+            self.state = loop.run(run_process_hooks(hooks, self.state))
 
     def next_due(self) -> Micros | None:
         """Return when the next waiting job may start, as the last claim found it."""
@@ -124,46 +153,73 @@ class InlineWorker:
         return self._next_due if waits else None
 
     def _register(self, liveness_file: LivenessFile) -> None:
-        row = worker_row(self.worker, liveness_file, self._manifest, self._settings, frozenset(), 1)
+        row = new_worker_row(
+            self.worker, liveness_file, self._manifest, self._settings, frozenset(), 1
+        )
         with self._store.begin() as tx:
             WorkerQueries(tx).insert_worker(row)
         self.run_upkeep()
 
     def run_upkeep(self) -> None:
         """Do what a worker does before it claims: recover jobs, fire schedules, fold guards."""
-        with self._store.begin() as tx:
-            publish_manifest(tx, self._manifest)
-        detector = upkeep.LossDetector(self.worker, boot_id(), lambda _: False)
-        upkeep.close_lost_workers(self._store, detector)
-        upkeep.settle_orphans(self._store, self._settings.retry, self._rng)
-        upkeep.announce_inserted(self._store)
-        upkeep.expire_deadlines(self._store)
-        batching.sweep_batches(self._store)
-        fold_guards(self._store, self._claimer.observer, self._kind_observer)
-        Scheduler(self._store, self._settings.worker).fire(ahead=False)
+        due = self._find_due_upkeep()
+        if "manifest" in due:
+            with self._store.begin() as tx:
+                publish_manifest(tx, self._manifest)
+        if "workers" in due:
+            detector = upkeep.LossDetector(self.worker, boot_id(), lambda _: False)
+            upkeep.close_lost_workers(self._store, detector, self._settings.retry, self.rng)
+            upkeep.settle_orphans(self._store, self._settings.retry, self.rng)
+        if "announcements" in due:
+            upkeep.announce_inserted(self._store)
+        if "deadlines" in due:
+            upkeep.expire_deadlines(self._store)
+        if "batches" in due:
+            batching.sweep_batches(self._store)
+        if "guards" in due or self._claimer.observer.has_pending:
+            fold_guards(self._store, self._claimer.observer, self._kind_observer)
+        if "schedules" in due or self._manifest.schedules:
+            self._scheduler.fire(ahead=False)
+
+    def _find_due_upkeep(self) -> frozenset[str]:
+        with self._store.read() as tx:
+            return WorkerQueries(tx).find_due_upkeep(self.worker, self._manifest_id)
 
     def _close_worker(self) -> None:
+        """Write what is counted and close the worker's row. Its id is never used again."""
+        self._release_counter.run_once(self._store)
         with self._store.begin() as tx:
             WorkerQueries(tx).close_worker(self.worker, "shut down", last_renewed=None)
+        self.worker = f"w_{new_id()}"
+        self._claimer.worker = self._claimer.prober.worker = self.worker
 
     def _claim(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
         with self._store.begin() as tx:
             claimed = self._claimer.claim(tx, 1)
-            previous = WorkerQueries(tx).previous_attempts_of(claimed.leases)
+            previous = WorkerQueries(tx).previous_attempts_of(
+                claimed.leases, self._claimer.history_kinds
+            )
         self._next_due = claimed.next_due
         self._claimer.observer.commit()
         log_claimed(claimed.leases, self.worker)
         return claimed.leases, previous
 
-    def _run_next(self, loop: asyncio.Runner) -> Lease | None:
+    def _claim_next(self) -> tuple[list[Lease], dict[str, PreviousAttempts]]:
+        """Claim a job. If there are very many lanes, one claim does not read all of them."""
         leases, previous = self._claim()
-        if not leases and (
-            operations.run_operations(self._store, paced=False) or self._run_periodic_tasks()
-        ):
+        while not leases and self._claimer.scan.reads_on:
             leases, previous = self._claim()
+        return leases, previous
+
+    def _run_next(self, loop: asyncio.Runner) -> Lease | None:
+        leases, previous = self._claim_next()
+        if not leases and self._run_idle_tasks():
+            leases, previous = self._claim_next()
         for lease in leases:
-            handler = self._registry.resolve_handler(lease)
-            context = Context(self, 0, lease, previous.get(lease.id, PreviousAttempts({}, None)))
+            handler = self._find_handler(lease)
+            context = Context(self, 0, lease, previous.get(lease.id))
+            self._recording = None
+            self._log_limit = self._registry.handlers[lease.kind].spec.log
             began = time.monotonic()
             self._context = context
             if isinstance(handler, Outcome):  # a test replaced the handler by an outcome
@@ -171,40 +227,91 @@ class InlineWorker:
             else:
                 outcome = self._execute(loop, handler, context)
             self._context = None
+            outcome = self._with_log(outcome)
             took = round((time.monotonic() - began) * 1000)
             self._settle(Ending(lease, outcome, took))
+            if self._hooks.has_faults:
+                self._record_hook_faults()
             if self._interrupt_handler.interrupted:
                 raise KeyboardInterrupt
         return leases[0] if leases else None
 
-    def _run_periodic_tasks(self) -> bool:
-        """Run all periodic tasks until they are done. True: they may have enqueued jobs."""
-        more = True
-        while more:
-            results = [task.run_once(self._store) for task in self._periodic_tasks]
-            more = any(results)
-        return bool(self._periodic_tasks)
+    def _find_handler(self, lease: Lease) -> Handler | Outcome:
+        """Return the handler of an attempt, or what a test put in its place."""
+        handler = self._registry.handlers[lease.kind]
+        for override in reversed(self._registry.overrides):
+            replacement = override(handler, lease)
+            if replacement is not None:
+                return replacement
+        return handler
+
+    def _run_idle_tasks(self) -> bool:
+        """Continue operations and dispatch notifications. True: they may have enqueued jobs."""
+        due = self._find_due_upkeep()
+        if "operations" in due and operations.run_operations(self._store, paced=False):
+            return True
+        if "notifications" not in due:
+            return False
+        while self._dispatcher.run_once(self._store):
+            pass
+        return True
 
     def _execute(self, loop: asyncio.Runner, handler: Handler, context: Context) -> Outcome:
         outcome = STOPPED
         try:
             if handler.is_async:
                 outcome = loop.run(self._execute_as_task(handler, context))
+            elif self._hooks.apply_to(handler):
+                outcome = self._execute_sync_with_hooks(loop, handler, context)
             else:
                 outcome = execute_sync(handler, context, self.result_limit)
         except KeyboardInterrupt:
             if not self._interrupt_handler.interrupted:
                 raise
         if outcome is STOPPED or self._interrupt_handler.interrupted:
-            return Outcome(Ended.RELEASED, reason="stopped")
+            return Outcome(Ended.RELEASED, reason="stopped", interrupted=True)
         return outcome
+
+    def _find_recording(self, lease: Lease | None) -> Recording | None:
+        """Return the recording of the running attempt, for what was logged in its context."""
+        context = self._context
+        if context is None or context.lease is not lease or not self._log_limit:
+            return None
+        if self._recording is None:
+            ring = RecordRing(memoryview(bytearray(ring_size(1))))
+            self._recording = Recording(ring, 1, self._log_limit)
+        return self._recording
+
+    def _with_log(self, outcome: Outcome) -> Outcome:
+        """Add the last records of an attempt that has failed."""
+        if self._recording is None or outcome.failure is None:
+            return outcome
+        return outcome._replace(log=build_log(encode_records(self._recording.end()), ""))
 
     async def _execute_as_task(self, handler: Handler, context: Context) -> Outcome | None:
         self._task = asyncio.current_task()
         try:
+            if self._hooks.apply_to(handler):
+                run = HookRun(self._hooks, context)
+                return await execute_async_with_hooks(handler, run, self.result_limit)
             return await execute_async(handler, context, self.result_limit)
         finally:
             self._task = None
+
+    def _execute_sync_with_hooks(
+        self, loop: asyncio.Runner, handler: Handler, context: Context
+    ) -> Outcome | None:
+        """Run a sync handler with hooks; on a thread if the event loop must run async ones."""
+        limit = self.result_limit
+        if not self._hooks.any_async:
+            return execute_sync_with_hooks(handler, HookRun(self._hooks, context), limit)
+        run = HookRun(self._hooks, context, loop.get_loop())
+        return loop.run(asyncio.to_thread(execute_sync_with_hooks, handler, run, limit))
+
+    def _record_hook_faults(self) -> None:
+        faults = self._hooks.take_faults()
+        with self._store.begin() as tx:
+            WorkerQueries(tx).record_hook_faults(self.worker, faults)
 
     def _cancel(self, job_id: str, token: int) -> None:
         """Stop the running attempt if its job was cancelled. Runs on the renewal thread."""
@@ -222,16 +329,17 @@ class InlineWorker:
             context = SettleContext(
                 self.policies,
                 now,
-                self._rng,
+                self.rng,
                 observer=watch,
                 kind_observer=self._kind_observer,
             )
             verdicts = settle(tx, [ending], context)
         watch.commit()
+        self._release_counter.count(verdicts)
         log_verdicts(verdicts, self.policies, now)
 
     def _settle_fail_fast(self, tx: Transaction, endings: Sequence[Ending]) -> None:
-        context = SettleContext(self.policies, tx.now(), self._rng, wait_for_batches=False)
+        context = SettleContext(self.policies, tx.now(), self.rng, wait_for_batches=False)
         settle(tx, endings, context)
 
     # --- AttemptHost: what contexts need ---
@@ -307,6 +415,7 @@ class _InterruptHandler:
         raise KeyboardInterrupt
 
     def __enter__(self) -> None:
+        self.interrupted = False
         self._before: Any = None
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._on_interrupt)

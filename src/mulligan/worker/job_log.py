@@ -99,17 +99,14 @@ def log_verdicts(
         for lease, decision in verdicts
         if decision is not None and decision.verb is not Verb.SUCCEED
     ]
-    for group, same in groupby(unsuccessful, key=lambda item: _log_group(item[0], item[1])):
+    for group, same in groupby(unsuccessful, key=_log_group):
         items: Sequence[tuple[Lease, Decision]] = [*same]
         if sampler is not None:
             items = sampler.sample(group, items)
         for lease, decision in items:
             _log_ending(lease, decision, policies, now)
-    _log_successes(
-        lease
-        for lease, decision in verdicts
-        if decision is not None and decision.verb is Verb.SUCCEED
-    )
+    if log.isEnabledFor(logging.DEBUG):
+        _log_successes(verdicts)
 
 
 def _log_ending(
@@ -126,7 +123,8 @@ def _log_ending(
         _log_end(lease, decision)
 
 
-def _log_group(lease: Lease, decision: Decision) -> LogGroup:
+def _log_group(ending: tuple[Lease, Decision]) -> LogGroup:
+    lease, decision = ending
     code = "" if decision.failure is None else decision.failure.code
     return LogGroup(lease.kind, decision.verb, code)
 
@@ -149,10 +147,10 @@ def _log_suppressed(sampler: LogSampler[LogGroup], now: Micros) -> None:
         )
 
 
-def _log_successes(leases: Iterable[Lease]) -> None:
+def _log_successes(verdicts: Iterable[Verdict]) -> None:
     """Log attempts that succeeded, at level debug."""
-    if log.isEnabledFor(logging.DEBUG):
-        for lease in leases:
+    for lease, decision in verdicts:
+        if decision is not None and decision.verb is Verb.SUCCEED:
             log.debug("attempt %d of %s succeeded", lease.attempt, lease.kind, extra=_ids(lease))
 
 
@@ -175,9 +173,16 @@ def _log_failure(lease: Lease, failure: Failure) -> None:
         lease.kind,
         failure.code,
         failure.cls.value,
-        error,
+        _name_exception(private.get("exception"), error),
         extra=extra,
     )
+
+
+def _name_exception(exception: str | None, error: str) -> str:
+    """Return `KeyError: 'zz'`: a message alone is often unreadable. `Fail` says nothing more."""
+    if not exception or exception.startswith("mulligan."):
+        return error
+    return f"{exception.rpartition('.')[2]}: {error}"
 
 
 def _log_retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: Micros) -> None:
@@ -192,7 +197,7 @@ def _log_retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: M
         computed,
         extra={
             **_ids(lease),
-            "code": decision.failure.code if decision.failure else "",
+            "code": _failure_code(decision),
             "retry": decision.failures,
             "next_attempt": lease.attempt + 1,
             "delay": round(delay, 3),
@@ -201,11 +206,16 @@ def _log_retry(lease: Lease, decision: Decision, policy: EffectivePolicy, now: M
     )
 
 
+def _failure_code(decision: Decision) -> str:
+    return decision.failure.code if decision.failure else ""
+
+
 def _log_end(lease: Lease, decision: Decision) -> None:
     """Log that a job is dead, parked or cancelled: nothing retries it automatically."""
     permanent = decision.state is State.DEAD
+    level = logging.WARNING if permanent else logging.INFO
     log.log(
-        logging.WARNING if permanent else logging.INFO,
+        level,
         "%s %s: %s",
         lease.kind,
         _END_PHRASES[decision.state],
@@ -215,7 +225,7 @@ def _log_end(lease: Lease, decision: Decision) -> None:
             "state": decision.state.value,
             "reason": decision.reason,
             "permanent": permanent,
-            "code": decision.failure.code if decision.failure else "",
+            "code": _failure_code(decision),
         },
     )
 

@@ -17,7 +17,7 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from mulligan.core.attempt import Lease
@@ -41,6 +41,12 @@ class LivenessFile:
         self.dev = status.st_dev
         self.ino = status.st_ino
 
+    def touch(self) -> None:
+        """Set its time to now, for health checks that read only the file."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.utime(self._fd)
+
     def close(self) -> None:
         """Remove the file and release the lock."""
         if self._fd < 0:
@@ -63,18 +69,37 @@ def _create_locked(path: Path) -> int:
 
 def is_certainly_dead(worker: WorkerRow, boot_id: str) -> bool:
     """True if the worker's liveness file exists here and is not locked. False: unknown."""
-    if not worker.lock_path or worker.boot_id != boot_id:
+    fd = _open_liveness_file(worker, boot_id)
+    if fd is None:
         return False
+    try:
+        return _can_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def find_work_folder(worker: WorkerRow, boot_id: str) -> Path | None:
+    """Return the work folder of another worker, if this process can read it."""
+    fd = _open_liveness_file(worker, boot_id)
+    if fd is None:
+        return None
+    os.close(fd)
+    return work_folder(Path(worker.lock_path).parent, worker.id)
+
+
+def _open_liveness_file(worker: WorkerRow, boot_id: str) -> int | None:
+    """Open a worker's liveness file. None if it is not on this host, or not the same file."""
+    if not worker.lock_path or worker.boot_id != boot_id:
+        return None
     try:
         fd = os.open(worker.lock_path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False
-    try:
-        status = os.fstat(fd)
-        is_same_file = (status.st_dev, status.st_ino) == (worker.lock_dev, worker.lock_ino)
-        return is_same_file and _can_lock(fd)
-    finally:
-        os.close(fd)
+        return None
+    status = os.fstat(fd)
+    if (status.st_dev, status.st_ino) == (worker.lock_dev, worker.lock_ino):
+        return fd
+    os.close(fd)
+    return None
 
 
 def _can_lock(fd: int) -> bool:
@@ -136,16 +161,19 @@ def work_folder(folder: Path, worker: str) -> Path:
     return folder / f"{worker}.work"
 
 
-def remove_dead_folders(folder: Path, this_worker: str) -> list[str]:
-    """Remove liveness files and work directories of dead workers. Return their ids."""
+def remove_dead_folders(folder: Path, open_workers: Collection[str]) -> list[str]:
+    """Remove liveness files and work directories of dead workers. Return their ids.
+
+    A missing liveness file proves nothing: programs that clean temporary folders remove it too.
+    """
     removed = []
     for life in folder.glob("*.life"):
-        if life.stem != this_worker and _abandoned(life):
+        if life.stem not in open_workers and _abandoned(life):
             shutil.rmtree(work_folder(folder, life.stem), ignore_errors=True)
             life.unlink(missing_ok=True)
             removed.append(life.stem)
     for work in folder.glob("*.work"):
-        if work.stem != this_worker and not (folder / f"{work.stem}.life").exists():
+        if work.stem not in open_workers and not (folder / f"{work.stem}.life").exists():
             shutil.rmtree(work, ignore_errors=True)
             removed.append(work.stem)
     return removed
@@ -224,6 +252,14 @@ def session_memory(leader: int) -> int:
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         return sum(_resident_pages(pid) for pid in _pids() if _session_of(pid) == leader) * page
+    except OSError:
+        return 0
+
+
+def resident_memory(pid: int) -> int:
+    """Return the resident bytes of one process; 0 if unknown."""
+    try:
+        return _resident_pages(pid) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

@@ -11,7 +11,7 @@ import inspect
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome
@@ -19,7 +19,7 @@ from mulligan.core.durations import SECOND, Micros, check_duration
 from mulligan.core.errors import ConfigError, Refused
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.ids import new_id
-from mulligan.core.job import Gate, GuardRow, Lane, LaneRef, NewJob
+from mulligan.core.job import Gate, GuardRow, Lane, LaneRef, NewJob, State
 from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import dependency_unavailable
 from mulligan.failures.redact import scrub
@@ -27,13 +27,19 @@ from mulligan.guards import breaker
 from mulligan.guards import budget as budgets
 from mulligan.guards.capacity import LOCK_RETRY
 from mulligan.guards.gates import check_concurrency, check_rate
+from mulligan.guards.kind_breaker import KindTrial
+from mulligan.guards.kind_observer import load_kind_state, write_kind_state
 from mulligan.guards.lanes import LaneView, find_closed_keys, is_closed
 from mulligan.guards.limits import parse_rate_parts
-from mulligan.guards.observer import BREAKER_ACTOR, PROBE_KIND, DependencyObserver, load_guard
+from mulligan.guards.observer import (
+    BREAKER_ACTOR,
+    PROBE_KIND,
+    DependencyObserver,
+)
 from mulligan.guards.queries import GuardQueries
-from mulligan.guards.state import GuardState
+from mulligan.guards.state import GuardState, load_guard
 from mulligan.jobs.queries import JobQueries
-from mulligan.manifest.specs import DependencySpec, check_name
+from mulligan.manifest.specs import DependencySpec, Manifest, allows_no_retries, check_name
 from mulligan.storage.base import Transaction
 from mulligan.worker.queries import LeaseQueries
 
@@ -56,7 +62,16 @@ class Prober:
     worker: str
     observer: DependencyObserver
     timeouts: Mapping[str, Micros] = field(default_factory=dict)  # of the kinds this worker knows
+    never_probe: frozenset[str] = frozenset()  # kinds with once=True
+    last_resort: frozenset[str] = frozenset()  # kinds with max_retries=0: they fail with the probe
     settle_endings: Callable[[Transaction, Sequence[Ending]], None] = lambda *_: None
+
+    def apply_manifest(self, manifest: Manifest) -> None:
+        """Use the kinds of the app as it is now."""
+        kinds = manifest.kinds.items()
+        self.timeouts = {name: spec.timeout for name, spec in kinds}
+        self.never_probe = frozenset(name for name, spec in kinds if spec.once)
+        self.last_resort = frozenset(name for name, spec in kinds if allows_no_retries(spec))
 
     def find_work(
         self, tx: Transaction, view: LaneView, guards: Mapping[str, GuardState]
@@ -110,7 +125,10 @@ class Prober:
             if breaker.is_probe_due(guard, view.state.now)
             and not self.observer.config_for(other).probe
         }
-        return view.due_lanes_behind(key, also_probed)
+        lanes = view.due_lanes_behind(key, also_probed)
+        if not self.never_probe:
+            return lanes
+        return [lane for lane in lanes if Lane.parse(lane[0]).kind not in self.never_probe]
 
     def _fails_fast(self, key: str) -> bool:
         return self.observer.config_for(key).mode == "fail_fast"
@@ -175,8 +193,9 @@ class Prober:
         timeout = lease.timeout or self.timeouts.get(lease.kind) or PROBE_TIMEOUT
         for row in rows:
             before = load_guard(row.body)
-            timeout = min(timeout, breaker.probe_timeout(before, lease.kind, now))
-            after = breaker.start_probe(before, lease.id, lease.token, lease.kind, now)
+            config = self.observer.config_for(row.key)
+            timeout = min(timeout, breaker.probe_timeout(before, lease.kind, config, now))
+            after = breaker.start_probe(before, lease.fence, lease.kind, config, now)
             self.observer.write(tx, row, before, after, [])
             event = NewEvent(
                 EventType.DEPENDENCY_PROBING,
@@ -211,7 +230,8 @@ class Prober:
         """Claim the waiting job that is the best probe: of the fastest kind, and not tried yet."""
         guard = load_guard(row.body)
         held = find_closed_keys(GuardQueries(tx).list_gates(), now).dependencies
-        for lane in sorted(lanes, key=lambda lane: _probe_rank(guard, lane, held)):
+        ranks = {lane: _probe_rank(guard, lane, held, self.last_resort) for lane in lanes}
+        for lane in sorted(lanes, key=ranks.__getitem__):
             uses = Lane.parse(lane[0]).dependencies
             other_keys = sorted(held.intersection(uses) - {row.key})
             locked = [self._lock_due_guard(tx, key, now) for key in other_keys]
@@ -229,9 +249,41 @@ class Prober:
         return None
 
 
+def claim_trials(tx: Transaction, worker: str, view: LaneView) -> list[Lease]:
+    """Claim the jobs of held kinds that operators try."""
+    leases: list[Lease] = []
+    for row in view.state.guards:
+        if row.scope == "kind":
+            leases += _claim_trial(tx, worker, view, row)
+    return leases
+
+
+def _claim_trial(tx: Transaction, worker: str, view: LaneView, row: GuardRow) -> list[Lease]:
+    trial = load_kind_state(row.body).trial
+    if trial is None or not view.may_try(trial.lane):
+        return []
+    with tx.atomically():
+        locked = GuardQueries(tx).lock_guard(("kind", row.key))
+        if locked is None or load_kind_state(locked.body).trial != trial:
+            return []
+        leases = LeaseQueries(tx).claim_jobs(worker, [trial.job], 1)
+        if not leases and _still_waits(tx, trial):
+            return []
+        state = replace(load_kind_state(locked.body), trial=trial._replace(claimed=True))
+        write_kind_state(tx, locked, state)
+    return leases
+
+
+def _still_waits(tx: Transaction, trial: KindTrial) -> bool:
+    """True if the job of a trial can be claimed later: another transaction has locked it."""
+    job = GuardQueries(tx).get_trial_job(trial.job, trial.token)
+    return job is not None and job.state == State.QUEUED and job.token < trial.token
+
+
 class _ProbeRank(NamedTuple):
     """Sort key of lanes for a probe: the smallest is the best."""
 
+    fails_with_probe: bool  # its only run would be spent on the probe
     held_dependencies: int  # a job that needs another held dependency proves least
     retry: bool
     usual_ms: float
@@ -239,11 +291,14 @@ class _ProbeRank(NamedTuple):
     lane: str
 
 
-def _probe_rank(guard: GuardState, lane: LaneRef, held: frozenset[str]) -> _ProbeRank:
+def _probe_rank(
+    guard: GuardState, lane: LaneRef, held: frozenset[str], last_resort: frozenset[str]
+) -> _ProbeRank:
     key, priority = lane
     parsed = Lane.parse(key)
     usual_ms = guard.median_ms(parsed.kind)
     return _ProbeRank(
+        fails_with_probe=parsed.kind in last_resort,
         held_dependencies=len(held.intersection(parsed.dependencies)),
         retry=parsed.retry,
         usual_ms=float("inf") if usual_ms is None else usual_ms,
@@ -273,7 +328,7 @@ def expire_hold(tx: Transaction, observer: DependencyObserver, gate: Gate, now: 
         row = GuardQueries(tx).lock_guard(("dependency", gate.key))
         if row is None:
             return False
-        current = next((one for one in GuardQueries(tx).list_gates() if one[:2] == gate[:2]), None)
+        current = _read_gate(tx, gate.key)
         if current is None:
             return True
         if current.until is None or current.until > now:
@@ -284,6 +339,13 @@ def expire_hold(tx: Transaction, observer: DependencyObserver, gate: Gate, now: 
         after = breaker.expire_hold(before, held, observer.config_for(gate.key), now, changes)
         observer.write(tx, row, before, after, changes)
     return True
+
+
+def _read_gate(tx: Transaction, dependency: str) -> Gate | None:
+    for gate in GuardQueries(tx).list_gates():
+        if gate.scope == "dependency" and gate.key == dependency:
+            return gate
+    return None
 
 
 # --- Declarations ---

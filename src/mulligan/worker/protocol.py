@@ -1,8 +1,8 @@
-"""Messages between supervisor and runner, as lists, and the shared status page.
+"""Messages between supervisor and runner, as lists.
 
 To a runner:
     ["run", seqs, shared, columns, previous_attempts]
-    ["stop", seq]   ["recall", seq]   ["drain"]   ["checkpoint_written", request, ok]
+    ["stop", seq, with_stacks]   ["recall", seq]   ["drain"]   ["checkpoint_written", request, ok]
 
 From a runner:
     ["settings", values]   ["ready", manifest]   ["load_failed", error]
@@ -10,30 +10,47 @@ From a runner:
     ["ended", [[seq, …outcome], …]]
     ["progress", [[seq, fraction, text], …]]
     ["checkpoint", request, seq, name, value]
+    ["stacks", seq, [[title, [[path, line, function], …]], …]]
 """
 
 from __future__ import annotations
 
 import json
 import marshal
-import mmap
-import os
 import socket
 import struct
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
 from mulligan.core.job import PreviousAttempts
+
+# --- Size ---
+
+T = TypeVar("T")
+
+
+def split_by_size(items: Sequence[T], sizes: Sequence[int], limit: int) -> Iterator[Sequence[T]]:
+    """Yield the items in runs of at most `limit` in total. An item that is larger is alone."""
+    start = 0
+    total = 0
+    for place, size in enumerate(sizes):
+        if total and total + size > limit:
+            yield items[start:place]
+            start = place
+            total = 0
+        total += size
+    if start < len(items):
+        yield items[start:]
+
 
 # --- Connection: length-prefixed messages over a socket pair ---
 
 _LENGTH = struct.Struct(">I")
 _CHUNK = 1 << 16  # bytes per recv; a larger buffer would be allocated anew for each message
 MAX_MESSAGE = 1 << 28  # bytes; no result is as large
+CHUNK_SIZE = 1 << 23  # characters of results or payloads in one message, unless one is larger
 _encode_json = json.JSONEncoder(
     separators=(",", ":"), ensure_ascii=False, check_circular=False
 ).encode
@@ -199,13 +216,15 @@ JUST_RETURNED = Outcome(Ended.RETURNED, result="null")  # of every attempt that 
 MAX_MS = 2**53
 _RETURNED = Ended.RETURNED.value
 _RETURNED_LENGTH = 5  # items of a returned attempt that was not skipped
+FAILURE_SIZE = 1 << 14  # characters of an ending that is not a result, estimated
+MAX_RECORDS_SIZE = 1 << 17  # characters of the records of one attempt
 STOPPED = "stopped"  # the code stopped on request; the supervisor knows why
 _ENDED_BY_VALUE = {ended.value: ended for ended in Ended}
 _CLS_BY_VALUE = {cls.value: cls for cls in Cls}
 
 
-def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
-    """Encode how an attempt ended."""
+def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int, records: str = "") -> list[Any]:
+    """Encode how an attempt ended. `records`: its last records, if it failed."""
     if outcome.ended is Ended.RETURNED:
         skipped = [True] if outcome.skipped else []
         return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *skipped]
@@ -221,12 +240,37 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int) -> list[Any]:
         list(outcome.choices),
         outcome.dependency,
         outcome.final,
+        outcome.queue,
+        records,
     ]
 
 
-def stopped_to_wire(seq: int, duration_ms: int, cost: float) -> list[Any]:
+def ended_messages(items: list[list[Any]]) -> list[list[Any]]:
+    """Build the messages about attempts that ended; several if their results are large."""
+    sizes = [_ending_size(item) for item in items]
+    return [["ended", chunk] for chunk in split_by_size(items, sizes, CHUNK_SIZE)]
+
+
+def _ending_size(item: list[Any]) -> int:
+    if item[1] == _RETURNED:
+        return len(item[4] or "")
+    return FAILURE_SIZE + len(item[-1] if type(item[-1]) is str else "")
+
+
+def stopped_to_wire(seq: int, duration_ms: int, cost: float, records: str = "") -> list[Any]:
     """Encode that an attempt stopped on request."""
-    return [seq, STOPPED, duration_ms, cost]
+    return [seq, STOPPED, duration_ms, cost, records]
+
+
+def records_from_wire(item: list[Any]) -> str:
+    """Decode the last records of an attempt that failed or was stopped."""
+    if item[1] == _RETURNED:
+        return ""
+    records = item[-1]
+    if type(records) is not str or len(records) > MAX_RECORDS_SIZE:
+        message = "invalid records of an attempt"
+        raise ValueError(message)
+    return records
 
 
 def outcome_from_wire(item: list[Any]) -> Outcome:
@@ -234,7 +278,7 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
     if item[1] == _RETURNED:
         skipped = len(item) > _RETURNED_LENGTH
         return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=skipped)
-    _, ended, _, cost, failure, after, until, reason, choices, dependency, final = item
+    _, ended, _, cost, failure, after, until, reason, choices, dependency, final, queue, _ = item
     return Outcome(  # positional: keyword arguments take twice as long
         _ENDED_BY_VALUE[ended],
         None,  # result
@@ -247,6 +291,7 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
         final,
         False,  # alone
         cost,
+        queue=queue,
     )
 
 
@@ -337,94 +382,12 @@ def as_dict(values: Mapping[str, Any]) -> dict[str, Any]:
     return values if type(values) is dict else dict(values)
 
 
-# --- Status page: shared memory that the supervisor can read after a runner's death ---
-
-# An array of 8-byte cells, each of which is written atomically.
-_HEARTBEAT = 0
-_HIGHEST_STARTED = 1
-_HEADER_CELLS = 2
-_SLOT_CELLS = 2  # the seq, its start
-_CELL_SIZE = struct.calcsize("Q")
+# --- Hooks ---
 
 
-class Running(NamedTuple):
-    """A running attempt."""
+class HookFault(NamedTuple):
+    """Errors of one hook since the last report."""
 
-    seq: int
-    since_ns: int
-
-
-class StatusPage:
-    """Heartbeat of a runner and the attempt in each of its slots."""
-
-    def __init__(self, fd: int, slots: int) -> None:
-        self.fd = fd
-        self.slots = slots
-        self._map = mmap.mmap(fd, _page_size(slots))
-        self._cells = memoryview(self._map).cast("Q")
-
-    @classmethod
-    def create(cls, slots: int) -> StatusPage:
-        """Create a page in anonymous memory."""
-        fd = _anonymous_file()
-        try:
-            os.ftruncate(fd, _page_size(slots))
-            return cls(fd, slots)
-        except OSError:
-            os.close(fd)
-            raise
-
-    # Written by the runner.
-
-    def write_heartbeat(self) -> None:
-        """Show that the event loop is responsive."""
-        self._cells[_HEARTBEAT] = time.monotonic_ns()
-
-    def start(self, slot: int, seq: int, now_ns: int) -> None:
-        """Show an attempt as running."""
-        cells = self._cells
-        first = _HEADER_CELLS + slot * _SLOT_CELLS
-        cells[_HIGHEST_STARTED] = seq
-        cells[first + 1] = now_ns
-        cells[first] = seq  # last: a reader that finds the seq must find its start too
-
-    def stop(self, slot: int) -> None:
-        """Show a slot as free."""
-        self._cells[_HEADER_CELLS + slot * _SLOT_CELLS] = 0
-
-    # Read by the supervisor.
-
-    def last_heartbeat_ns(self) -> int:
-        """Return when the runner last wrote a heartbeat."""
-        return self._cells[_HEARTBEAT]
-
-    def highest_started(self) -> int:
-        """Return the highest seq that was ever started."""
-        return self._cells[_HIGHEST_STARTED]
-
-    def running(self) -> list[Running]:
-        """Return the running attempts."""
-        cells = self._cells[_HEADER_CELLS:].tolist()
-        return [
-            Running(seq, since)
-            for seq, since in zip(cells[::_SLOT_CELLS], cells[1::_SLOT_CELLS], strict=True)
-            if seq
-        ]
-
-    def close(self) -> None:
-        """Release the memory."""
-        self._cells.release()
-        self._map.close()
-        os.close(self.fd)
-
-
-def _page_size(slots: int) -> int:
-    return (_HEADER_CELLS + slots * _SLOT_CELLS) * _CELL_SIZE
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("mulligan-status", os.MFD_CLOEXEC)
-    fd, path = tempfile.mkstemp(prefix="mulligan-status-")
-    os.unlink(path)  # noqa: PTH108 - the descriptor is all that is needed
-    return fd
+    hook: str
+    faults: int
+    error: str  # the last one

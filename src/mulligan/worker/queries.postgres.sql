@@ -39,24 +39,18 @@ taken AS (
   FROM taken
 ), {part:write_events}
 
--- fragment: lock_row
--- Lock the row of each ending `i` and read its ctid and the values that the fence compares.
-CROSS JOIN LATERAL (
-  SELECT ctid AS row_location, state AS was_state, worker AS was_worker, token AS was_token, cancel_reason IS NOT NULL AS cancel_requested
-  FROM {p}job WHERE id = i.id FOR UPDATE
-) AS job
-
 -- fragment: started_events
 -- Select the job.started events of claimed jobs.
-SELECT started_at, 'job.started', id, batch_id, owner, attempt, token, '{"worker":"' || worker || '"}'
+SELECT started_at, 'job.started', id, batch_id, owner, attempt, token, '{"worker":"' || worker || '","retries":' || failures || '}'
 
 -- name: claim_from_lanes
 -- Claim the next due jobs of lanes, of each (lane, priority) a number: queued to running.
 -- SKIP LOCKED: workers that claim at once get different jobs. A closed worker claims nothing.
--- `since` skips the index entries of jobs that were claimed lately, see `due_jobs`.
+-- `since` skips the index entries of jobs that were claimed recently, see `due_jobs`.
 WITH locked AS MATERIALIZED (
   SELECT job.locked_id, job.row_location, job.was_announced
-  FROM {set:LaneShare}
+  FROM unnest(CAST(:lane AS text[]), CAST(:priority AS bigint[]), CAST(:since AS bigint[]), CAST(:jobs AS bigint[]))
+    AS i(lane, priority, since, jobs)
   CROSS JOIN LATERAL (
     SELECT id AS locked_id, ctid AS row_location, announced AS was_announced FROM {p}job
     WHERE state = 'queued' AND lane = i.lane AND priority = CAST(i.priority AS integer)
@@ -76,7 +70,7 @@ SELECT {Lease} FROM taken WHERE (SELECT n FROM logged) > 0
 -- would scan that index for every row instead of looking up the id.
 WITH locked AS MATERIALIZED (
   SELECT job.locked_id, job.row_location, job.was_announced
-  FROM {set:ClaimCandidate}
+  FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS i(id, place)
   CROSS JOIN LATERAL (
     SELECT id AS locked_id, ctid AS row_location, announced AS was_announced FROM {p}job
     WHERE id = i.id AND state || '' = 'queued' AND run_at <= {p}now_us()
@@ -90,43 +84,50 @@ SELECT {Lease} FROM taken WHERE (SELECT n FROM logged) > 0
 
 -- name: settle
 -- Settle attempts: running to the state that was decided, fenced by id, worker, token and state.
--- If a cancel was requested after the decision, the row does not change and is decided again.
--- All rows are locked first, one lookup each, in order of id, so that transactions cannot deadlock:
--- an ending that is decided again finds its row locked already. The fence is compared with the
--- locked values. The input columns are carried through every CTE to avoid self-joins.
-WITH locked AS MATERIALIZED (
-  SELECT i.*, (SELECT {p}now_us()) AS at, job.*
-  FROM (SELECT * FROM {set:Settlement} ORDER BY i.id COLLATE "C") AS i
-  {part:lock_row}
-), settled AS (
-  UPDATE {p}job AS job SET
-    state = locked.state, worker = NULL, run_at = COALESCE(locked.run_at, job.run_at),
-    queue = COALESCE(locked.queue, job.queue),
-    lane = CASE WHEN locked.state = 'queued'
-                THEN COALESCE(locked.lane, substr(job.lane, 1, length(job.lane) - 1)
-                                           || CASE WHEN locked.failures > 0 THEN '1' ELSE '0' END)
-                ELSE job.lane END,
-    failures = locked.failures, losses = locked.losses, snoozes = locked.snoozes, alone = locked.alone,
-    counts = locked.counts, settings = locked.settings,
-    died_code = CASE WHEN locked.state = 'dead' THEN COALESCE(locked.code, 'UNKNOWN') END,
-    died_class = CASE WHEN locked.state = 'dead' THEN COALESCE(locked.cls, 'unknown') END,
-    died_group = CASE WHEN locked.state = 'dead'
-                      THEN COALESCE(NULLIF(locked.fingerprint, ''), 'code-' || COALESCE(locked.code, 'UNKNOWN')) END,
-    result = locked.result, error = locked.error, choices = locked.choices, reason = locked.reason,
-    cost = job.cost + locked.cost,
-    finished_at = CASE WHEN locked.finished THEN locked.at END, succeeded_by = locked.succeeded_by,
-    cancel_reason = CASE WHEN locked.state = 'queued' THEN NULL ELSE job.cancel_reason END,
-    unique_hash = CASE WHEN locked.release_key THEN NULL ELSE job.unique_hash END
-  FROM locked
-  WHERE job.ctid = locked.row_location AND locked.was_state = 'running' AND locked.was_worker = locked.worker
-    AND locked.was_token = locked.token AND (locked.cancel_known OR NOT locked.cancel_requested)
-  RETURNING locked.*
+-- A running job is one that has a worker. If a cancel was requested after the decision, the row does
+-- not change and is decided again.
+-- The caller sorts the set by id, and each row is locked before it is updated, so transactions cannot
+-- deadlock. The fence is compared with the locked row; OFFSET 0 keeps the planner from testing it
+-- first: a row that is decided again must be locked. Because of the two equations the planner expects
+-- few rows and does not scan the table.
+-- `events` holds the settled attempts, with what their events need. The first row returned is their
+-- number. If it is not :rows, their fences follow.
+WITH events AS (
+  UPDATE {p}job SET
+    state = i.state, worker = NULL, run_at = COALESCE(i.run_at, job.run_at),
+    ready_at = GREATEST(i.run_at, at),
+    queue = COALESCE(i.queue, job.queue),
+    lane = CASE WHEN i.state = 'queued'
+                THEN COALESCE(i.lane, left(job.lane, -1) || least(i.failures, 1)) ELSE job.lane END,
+    failures = i.failures, losses = i.losses, snoozes = i.snoozes, alone = i.alone,
+    counts = i.counts, settings = i.settings,
+    died_code = CASE WHEN i.state = 'dead' THEN COALESCE(code, 'UNKNOWN') END,
+    died_class = CASE WHEN i.state = 'dead' THEN COALESCE(cls, 'unknown') END,
+    died_group = CASE WHEN i.state = 'dead'
+                      THEN COALESCE(NULLIF(fingerprint, ''), 'code-' || COALESCE(code, 'UNKNOWN')) END,
+    result = i.result, error = i.error, choices = i.choices, reason = i.reason,
+    cost = job.cost + i.cost,
+    finished_at = CASE WHEN finished THEN at END, succeeded_by = i.succeeded_by,
+    cancel_reason = CASE WHEN i.state <> 'queued' THEN cancel END,
+    unique_hash = CASE WHEN NOT release_key THEN unique_hash END
+  FROM {set:Settlement}, LATERAL (
+    SELECT ctid AS tid, worker AS holder, token AS fence, cancel_reason AS cancel, (SELECT {p}now_us()) AS at
+    FROM {p}job WHERE id = i.id FOR UPDATE OFFSET 0
+  ) AS held
+  WHERE job.ctid = tid AND holder = i.worker AND fence = i.token AND (cancel IS NULL OR cancel_known)
+  RETURNING i.id AS job_id, i.token, generation, attempt, started_at, owner, batch_id, at, i.worker, settled_by, ended, verb,
+    event AS type, data, code, cls, rule, public, evidence, private, fingerprint, i.run_at, i.reason, i.cost, judged, i.succeeded_by
 ), written AS (
   INSERT INTO {p}attempt ({AttemptRow})
-  SELECT id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
-         private, fingerprint, run_at, reason, cost, judged
-  FROM settled WHERE succeeded_by IS NULL
-), events AS (
-  SELECT at, event AS type, id AS job_id, batch_id, owner, attempt, token, data FROM settled
+  SELECT job_id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
+         private, fingerprint, run_at, reason, cost, judged,
+         COALESCE((SELECT release FROM {p}worker WHERE id = events.worker), '')
+  FROM events WHERE succeeded_by IS NULL
 ), {part:write_events}
-SELECT id, token FROM settled WHERE (SELECT n FROM logged) > 0
+SELECT NULL, n FROM logged UNION ALL SELECT job_id, token FROM events, logged WHERE n <> :rows
+
+-- name: write_attempt_logs
+-- Write the logs of failed attempts.
+INSERT INTO {p}attempt_log (job_id, token, at, records, stacks)
+SELECT job_id, token, {p}now_us(), records, stacks FROM {set:AttemptLogRow}
+ON CONFLICT DO NOTHING

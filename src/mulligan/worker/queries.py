@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,18 +13,26 @@ from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.core.attempt import Lease
-from mulligan.core.durations import Micros
+from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import AttemptRow, Candidate, PreviousAttempts, State, WorkerRow
-from mulligan.events.queries import EventQueries
+from mulligan.events.queries import EventQueries, JobEventQueries
 from mulligan.guards.queries import GuardQueries
-from mulligan.jobs.queries import JobQueries
-from mulligan.storage.base import Queries, Store, Transaction
+from mulligan.jobs.queries import JobQueries, NewJobQueries
+from mulligan.releases.queries import ReleaseQueries
+from mulligan.storage.base import Queries, RowQueries, RowTransaction, Store, Transaction
 from mulligan.storage.statements import SqlDialect
+from mulligan.worker.protocol import HookFault
 
+if TYPE_CHECKING:
+    from mulligan.config import Settings
+    from mulligan.manifest.specs import Manifest
+    from mulligan.worker.liveness import LivenessFile
+
+PUBLISH_INTERVAL: Micros = 60 * SECOND  # how often a worker publishes its manifest
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -33,6 +43,16 @@ class Renewal(NamedTuple):
     now: Micros
     cancels: list[tuple[str, int, str]]  # job id, token, reason
     drain: str | None = None  # reason of a drain request
+
+
+class HookFaults(NamedTuple):
+    """Errors of one hook, of all workers."""
+
+    name: str
+    faults: int
+    error: str  # the last one
+    at: Micros
+    worker: str
 
 
 class WorkerQueries(Queries):
@@ -46,11 +66,22 @@ class WorkerQueries(Queries):
         if self.tx.rows("insert_worker", **worker._asdict()):
             data = {"worker": worker.id, "host": worker.host, "pid": worker.pid}
             EventQueries(self.tx).write_events([NewEvent(EventType.WORKER_STARTED, data=data)])
+            if worker.release:
+                ReleaseQueries(self.tx).note_release(worker.release)
         return self.tx.now()
 
-    def renew_worker(self, worker: str, *, draining: bool) -> Renewal:
-        """Renew the lease of a worker and all its jobs."""
-        found = self.tx.rows("renew_worker", id=worker, mono=_monotonic_now(), draining=draining)
+    def find_due_upkeep(self, worker: str, manifest_id: str) -> frozenset[str]:
+        """Name the parts of upkeep that have something to do."""
+        rows = self.tx.rows(
+            "find_due_upkeep", worker=worker, manifest=manifest_id, max_age=PUBLISH_INTERVAL
+        )
+        return frozenset(row[0] for row in rows)
+
+    def renew_worker(self, worker: str, *, draining: bool, renewing: Micros = 0) -> Renewal:
+        """Renew the lease of a worker and all its jobs. `renewing`: without a gap for so long."""
+        found = self.tx.rows(
+            "renew_worker", id=worker, mono=_monotonic_now(), draining=draining, renewing=renewing
+        )
         drain_reason = found[0][0] if found else None
         return Renewal(bool(found), self.tx.now(), self.list_cancel_requests(worker), drain_reason)
 
@@ -59,6 +90,21 @@ class WorkerQueries(Queries):
         return [
             (row[0], row[1], row[2]) for row in self.tx.rows("list_cancel_requests", worker=worker)
         ]
+
+    def record_hook_faults(self, worker: str, faults: Sequence[HookFault]) -> None:
+        """Count errors of hooks. In the order of names: two workers must not deadlock."""
+        for fault in sorted(faults):
+            self.tx.rows(
+                "record_hook_fault",
+                name=fault.hook,
+                faults=fault.faults,
+                error=fault.error,
+                worker=worker,
+            )
+
+    def list_hook_faults(self, since: Micros) -> list[HookFaults]:
+        """List the hooks that had errors since a time."""
+        return [HookFaults(*row) for row in self.tx.rows("list_hook_faults", since=since)]
 
     def request_drain(self, worker: str, reason: str) -> bool:
         """Request that a worker finishes its jobs and stops. False: it has stopped."""
@@ -81,6 +127,11 @@ class WorkerQueries(Queries):
         """List workers, oldest first. `closed` includes those that have stopped."""
         return [WorkerRow._make(row) for row in self.tx.rows("list_workers", closed=closed)]
 
+    def live_kinds(self) -> frozenset[str]:
+        """Return the kinds that a live worker can run."""
+        workers = self.list_workers(closed=False)
+        return frozenset(kind for worker in workers for kind in json.loads(worker.kinds))
+
     def is_expired(self, worker: WorkerRow) -> bool:
         """True if the lease of a worker has expired by the clock that decides about leases."""
         if self.tx.dialect == SqlDialect.SQLITE and worker.boot_id == boot_id():
@@ -98,14 +149,16 @@ class WorkerQueries(Queries):
         """List running jobs whose worker is closed or missing, to be settled as lost."""
         return [Lease._make(row) for row in self.tx.rows("list_orphans", limit=limit)]
 
+    def advance_ready_jobs(self, old_clock: Micros) -> int:
+        """Make queued jobs due that were due at a time of the old clock. Return how many."""
+        return len(self.tx.rows("advance_ready_jobs", old_clock=old_clock))
+
     def raise_tokens(self, by: int) -> int:
         """Raise the token of every job, so that none is used twice. Return the number of jobs."""
         return len(self.tx.rows("raise_tokens", by=by))
 
     def get_previous_attempts(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
         """Return checkpoints and the last failure of jobs that ran before."""
-        if not ids:
-            return {}
         checkpoints: defaultdict[str, dict[str, str]] = defaultdict(dict)
         for job_id, name, value in self.tx.rows("get_checkpoints", ids=self.tx.array_param(ids)):
             checkpoints[job_id][name] = value
@@ -123,13 +176,12 @@ class WorkerQueries(Queries):
 
         `history_kinds`: kinds whose handlers can read them; None: all kinds.
         """
-        return self.get_previous_attempts(
-            [
-                lease.id
-                for lease in leases
-                if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
-            ]
-        )
+        ids = [
+            lease.id
+            for lease in leases
+            if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
+        ]
+        return self.get_previous_attempts(ids) if ids else {}
 
     def update_progress(
         self, worker: str, updates: Sequence[tuple[str, int, float | None, str]]
@@ -155,6 +207,37 @@ class WorkerQueries(Queries):
             return False
         self.tx.rows("reset_losses", **fence)
         return True
+
+
+def new_worker_row(
+    worker: str,
+    lock: LivenessFile,
+    manifest: Manifest,
+    settings: Settings,
+    queues: frozenset[str],
+    concurrency: int,
+) -> WorkerRow:
+    """Return the row of a new worker. The store sets its times."""
+    return WorkerRow(
+        id=worker,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        lease=round(settings.worker.lease * SECOND),
+        started_at=0,
+        renewed_at=0,
+        renewed_mono=time.monotonic_ns() // 1000,
+        closed_at=None,
+        close_reason="",
+        lock_path=str(lock.path),
+        lock_dev=lock.dev,
+        lock_ino=lock.ino,
+        kinds=json.dumps(sorted(manifest.kinds)),
+        queues=json.dumps(sorted(queues)),
+        concurrency=concurrency,
+        release=manifest.release,
+        draining=False,
+    )
 
 
 @cache
@@ -187,26 +270,23 @@ def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
 class Settlement(NamedTuple):
     """A settlement ready to write: the fence, the job's new columns, the attempt, the event."""
 
+    lease: Lease
     id: str
     worker: str
     token: int
     state: str
     failures: int
     reason: str
-    generation: int
-    attempt: int
     settled_by: str
-    started_at: int
     ended: str
     verb: str
     event: str
-    owner: str
     data: str  # of the event
-    run_at: int | None = None
     result: str | None = None
-    succeeded_by: str | None = None  # worker of a success that needs no attempt row
     finished: bool = False
-    batch_id: str | None = None
+    release_key: bool = False
+    succeeded_by: str | None = None  # worker of a success that needs no attempt row
+    run_at: int | None = None
     counts: str | None = None
     code: str | None = None
     cls: str | None = None
@@ -222,11 +302,19 @@ class Settlement(NamedTuple):
     alone: bool = False
     error: str | None = None
     choices: str | None = None
-    release_key: bool = False
     cost: float = 0.0
     settings: str | None = None
     queue: str | None = None  # None: unchanged
     lane: str | None = None  # lane in that queue
+
+
+class AttemptLogRow(NamedTuple):
+    """The log of a failed attempt, ready to write."""
+
+    job_id: str
+    token: int
+    records: str
+    stacks: str
 
 
 class RefusalReason(StrEnum):
@@ -246,12 +334,6 @@ class Refusal(NamedTuple):
     cancel_reason: str | None = None
 
 
-class ClaimCandidate(NamedTuple):
-    """Job that a worker wants to claim."""
-
-    id: str
-
-
 class LaneShare(NamedTuple):
     """How many jobs of a lane and priority a worker wants to claim, and where they begin."""
 
@@ -262,6 +344,7 @@ class LaneShare(NamedTuple):
 
 
 SETTLE_FIELDS = (*Settlement._fields, "now")
+ATTEMPT_FIELDS = (*Settlement._fields, *Lease._fields, "now")
 # Columns of a settlement that are left out if no row of the set has a value in them. Two groups
 # make four statements, so that each is soon prepared.
 FAILURE_COLUMNS = frozenset(
@@ -275,6 +358,47 @@ RARE_COLUMNS = frozenset(
 OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
 
 
+class LeaseRowQueries(RowQueries):
+    """Statements that claim and settle one job after another (SQLite)."""
+
+    def read_and_claim(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
+        """Read jobs and then claim them. A closed worker claims nothing."""
+        if not ids or not self.tx.rows("is_open_worker", worker=worker):
+            return []
+        rows = self.tx.rows("list_claimable_jobs", worker=worker, ids=self.tx.array_param(ids))
+        by_id = {row[1]: row for row in rows}
+        chosen = [by_id[job_id] for job_id in ids if job_id in by_id][:limit]
+        # Each row: rowid, the columns of the lease, `announced`. This transaction holds the write
+        # lock, so the rows cannot have changed since they were read.
+        places = self.tx.array_param([row[0] for row in chosen])
+        self.tx.rows("claim_jobs", worker=worker, places=places)
+        unannounced = [row[1] for row in chosen if not row[-1]]
+        if unannounced:
+            NewJobQueries(self.tx).announce_ids(unannounced)
+        leases = [Lease._make(row[1:-1]) for row in chosen]
+        data = [f'{{"worker":"{worker}","retries":{lease.failures}}}' for lease in leases]
+        JobEventQueries(self.tx).write_row_events(EventType.JOB_STARTED.value, leases, data)
+        return leases
+
+    def settle_each(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
+        """Settle attempts one after another. Return those whose fence held."""
+        now = self.tx.now()
+        rows = [(*row, now) for row in settlements]
+        settled = self.tx.run_each("settle", SETTLE_FIELDS, rows)
+        written = settlements
+        if len(settled) < len(settlements):
+            written = [settlements[place] for place in settled]
+        attempts = [(*row, *row.lease, now) for row in written if row.succeeded_by is None]
+        self.tx.run_many("write_attempts", ATTEMPT_FIELDS, attempts)
+        by_type = sorted(written, key=attrgetter("event"))
+        for event_type, group in groupby(by_type, key=attrgetter("event")):
+            rows_of_type = [*group]
+            leases = [row.lease for row in rows_of_type]
+            data = [row.data for row in rows_of_type]
+            JobEventQueries(self.tx).write_row_events(event_type, leases, data)
+        return {(row.id, row.token) for row in written}
+
+
 class LeaseQueries(Queries):
     """Statements that claim jobs and settle attempts, in a transaction."""
 
@@ -284,8 +408,9 @@ class LeaseQueries(Queries):
 
         If another worker has taken some of them meanwhile, claim the next jobs of their lanes.
         """
-        if self.tx.dialect == SqlDialect.SQLITE:
-            return self._read_and_claim(worker, [job.id for job in picked], len(picked))
+        if isinstance(self.tx, RowTransaction):
+            ids = [job.id for job in picked]
+            return LeaseRowQueries(self.tx).read_and_claim(worker, ids, len(picked))
         if not picked:
             return []
         # By lane and not by id: workers that picked the same jobs get different ones.
@@ -300,37 +425,12 @@ class LeaseQueries(Queries):
 
     def claim_jobs(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
         """Claim at most `limit` of the jobs, in their order. Skip those that are locked."""
-        if self.tx.dialect == SqlDialect.SQLITE:
-            return self._read_and_claim(worker, ids, limit)
+        if isinstance(self.tx, RowTransaction):
+            return LeaseRowQueries(self.tx).read_and_claim(worker, ids, limit)
         order = {job_id: place for place, job_id in enumerate(ids)}
-        candidates = [*map(ClaimCandidate, ids)]
-        rows = self.tx.run_set("claim_jobs", candidates, worker=worker, limit=limit)
+        chosen = self.tx.array_param(ids)
+        rows = self.tx.rows("claim_jobs", limit, worker=worker, ids=chosen, limit=limit)
         return sorted(map(Lease._make, rows), key=lambda lease: order[lease.id])
-
-    def _read_and_claim(self, worker: str, ids: Sequence[str], limit: int) -> list[Lease]:
-        """Read jobs and then claim them (SQLite). A closed worker claims nothing."""
-        if not ids or not self.tx.rows("is_open_worker", worker=worker):
-            return []
-        rows = self.tx.rows("list_claimable_jobs", worker=worker, ids=self.tx.array_param(ids))
-        by_id = {row[1]: row for row in rows}
-        chosen = [by_id[job_id] for job_id in ids if job_id in by_id]
-        return self._claim_rows(worker, chosen[:limit])
-
-    def _claim_rows(self, worker: str, claimable: Sequence[tuple[Any, ...]]) -> list[Lease]:
-        """Claim rows of `list_claimable_jobs`: rowid, the columns of the lease, `announced`.
-
-        This transaction holds the write lock, so the rows cannot have changed since they were read.
-        """
-        if not claimable:
-            return []
-        places = self.tx.array_param([row[0] for row in claimable])
-        self.tx.rows("claim_jobs", worker=worker, places=places)
-        leases = [Lease._make(row[1:-1]) for row in claimable]
-        JobQueries(self.tx).announce_ids([row[1] for row in claimable if not row[-1]])
-        data = json.dumps({"worker": worker})
-        started = EventType.JOB_STARTED.value
-        EventQueries(self.tx).write_row_events(started, leases, lambda _: data)
-        return leases
 
     # --- Settle ---
     def settle(self, settlements: Sequence[Settlement]) -> list[Refusal]:
@@ -339,15 +439,24 @@ class LeaseQueries(Queries):
         Fenced by id, worker, token and state. Attempts whose fence fails are returned as refusals
         and change nothing.
         """
-        if self.tx.dialect == SqlDialect.SQLITE:
-            written = self._settle_each(settlements)
+        if isinstance(self.tx, RowTransaction):
+            written = LeaseRowQueries(self.tx).settle_each(settlements)
         else:
-            rows = self.tx.run_set("settle", settlements, OPTIONAL_COLUMNS)
-            written = {(row[0], row[1]) for row in rows}
+            count = len(settlements)
+            in_order = sorted(settlements, key=attrgetter("id"))
+            found = self.tx.run_set("settle", in_order, OPTIONAL_COLUMNS, rows=count)
+            if found and found[0][1] == count:
+                return []
+            written = {(row[0], row[1]) for row in found[1:]}
         if len(written) == len(settlements):
             return []
         refused = [row for row in settlements if (row.id, row.token) not in written]
         return [self._explain_refusal(row) for row in refused]
+
+    def write_logs(self, rows: Sequence[AttemptLogRow]) -> None:
+        """Write the logs of attempts that this transaction has settled."""
+        if rows:
+            self.tx.run_set("write_attempt_logs", rows)
 
     def _explain_refusal(self, row: Settlement) -> Refusal:
         found = self.tx.rows(
@@ -361,21 +470,6 @@ class LeaseQueries(Queries):
         if (state, worker, token) == (State.RUNNING, row.worker, row.token):
             return Refusal(row.id, row.token, RefusalReason.CANCEL, cancel_reason)
         return Refusal(row.id, row.token, RefusalReason.STALE)
-
-    def _settle_each(self, settlements: Sequence[Settlement]) -> set[tuple[str, int]]:
-        """Settle attempts one after another (SQLite). Return those whose fence held."""
-        now = self.tx.now()
-        rows = [(*row, now) for row in settlements]
-        settled = self.tx.run_each("settle", SETTLE_FIELDS, rows)
-        written = settlements
-        if len(settled) < len(settlements):
-            written = [settlements[place] for place in settled]
-        attempts = [(*row, now) for row in written if row.succeeded_by is None]
-        self.tx.run_many("write_attempts", SETTLE_FIELDS, attempts)
-        by_type = sorted(written, key=attrgetter("event"))
-        for event_type, group in groupby(by_type, key=attrgetter("event")):
-            EventQueries(self.tx).write_row_events(event_type, [*group], attrgetter("data"))
-        return {(row.id, row.token) for row in written}
 
 
 # --- Warm-up: run a worker's statements once without effect, so that their plans are cached ---
@@ -394,8 +488,8 @@ def warm_up(store: Store) -> None:
 
 def _warm_up(tx: Transaction) -> None:
     now = tx.now()
-    success = _sample_settlement(now, state="succeeded", finished=True, succeeded_by=NO_WORKER)
-    failure = _sample_settlement(now, state="queued", run_at=now, code="UNKNOWN")
+    success = _sample_settlement(state="succeeded", finished=True, succeeded_by=NO_WORKER)
+    failure = _sample_settlement(state="queued", run_at=now, code="UNKNOWN")
     for _ in range(PREPARE_AFTER):
         warm_up_claim(tx)
         LeaseQueries(tx).settle([success] * WARM_UP_ROWS)
@@ -408,22 +502,19 @@ def warm_up_claim(tx: Transaction) -> None:
     LeaseQueries(tx).claim_candidates(NO_WORKER, [Candidate(0, 0, "", "")])
 
 
-def _sample_settlement(now: Micros, **columns: Any) -> Settlement:
+def _sample_settlement(**columns: Any) -> Settlement:
     """Build a settlement of a job that does not exist."""
     return Settlement(
+        lease=Lease._make([""] * len(Lease._fields)),  # PostgreSQL reads these values itself
         id="",
         worker=NO_WORKER,
         token=1,
         failures=0,
         reason="",
-        generation=1,
-        attempt=1,
         settled_by=NO_WORKER,
-        started_at=now,
         ended="",
         verb="",
         event="",
-        owner="",
         data="",
         **columns,
     )
@@ -438,6 +529,10 @@ class RetentionQueries(Queries):
     def prune_slots(self, before: Micros, limit: int) -> int:
         """Delete at most `limit` old slots. Return how many."""
         return len(self.tx.rows("prune_slots", before=before, limit=limit))
+
+    def prune_attempt_logs(self, before: Micros, limit: int) -> int:
+        """Delete at most `limit` logs of attempts that ended before a time."""
+        return len(self.tx.rows("prune_attempt_logs", before=before, limit=limit))
 
     def prune_incidents(self, before: Micros, limit: int) -> int:
         """Delete at most `limit` incidents that were closed before a time."""
@@ -464,6 +559,10 @@ class RetentionQueries(Queries):
         """Delete closed workers that have no running job."""
         return len(self.tx.rows("delete_closed_workers", before=before))
 
+    def delete_old_hook_faults(self, before: Micros) -> None:
+        """Delete the errors of hooks that have had none since a time."""
+        self.tx.rows("delete_old_hook_faults", before=before)
+
     def delete_old_token_buckets(self, before: Micros) -> None:
         """Delete token buckets of owners that were not used since a time."""
         self.tx.rows("delete_old_token_buckets", before=before)
@@ -471,6 +570,10 @@ class RetentionQueries(Queries):
     def delete_old_group_states(self, before: Micros) -> int:
         """Delete old states of groups that have no dead job."""
         return len(self.tx.rows("delete_old_group_states", before=before))
+
+    def delete_old_causes(self, before: Micros, most: int) -> None:
+        """Delete causes without dead jobs that are old, and the oldest of more than `most`."""
+        self.tx.rows("delete_old_causes", before=before, most=most)
 
     def delete_prune_records(self, before: Micros) -> None:
         """Delete old records of what was pruned."""

@@ -1,17 +1,43 @@
 -- Statements about workers, their leases, and retention of all features.
 -- The macros are explained in storage/statements.py.
 
+-- fragment: is_orphan
+-- Condition: the job runs and its worker is closed or missing.
+state = 'running' AND NOT EXISTS (SELECT 1 FROM {p}worker AS w WHERE w.id = worker AND w.closed_at IS NULL)
+
+-- name: find_due_upkeep
+-- Name the parts of upkeep that have something to do. Each test reads at most a few index entries.
+SELECT 'manifest' WHERE NOT EXISTS (
+  SELECT 1 FROM {p}manifest WHERE id = :manifest AND last_used_at > :now - CAST(:max_age AS BIGINT) AND last_used_at <= :now)
+UNION ALL SELECT 'workers' WHERE EXISTS (SELECT 1 FROM {p}worker WHERE closed_at IS NULL AND id <> :worker)
+  OR EXISTS (SELECT 1 FROM {p}job WHERE {part:is_orphan})
+UNION ALL SELECT 'announcements' WHERE EXISTS (SELECT 1 FROM {p}job WHERE NOT announced)
+UNION ALL SELECT 'deadlines' WHERE EXISTS (SELECT 1 FROM {p}job WHERE {part:is_past_deadline})
+UNION ALL SELECT 'batches' WHERE EXISTS (SELECT 1 FROM {p}batch_progress AS progress WHERE {part:can_complete})
+  OR EXISTS (
+    SELECT 1 FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id) WHERE {part:can_expire})
+UNION ALL SELECT 'guards' WHERE EXISTS (SELECT 1 FROM {p}tally) OR EXISTS (SELECT 1 FROM {p}guard WHERE active)
+UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT 1 FROM {p}schedule)
+UNION ALL SELECT 'operations' WHERE EXISTS (SELECT 1 FROM {p}operation WHERE active)
+UNION ALL SELECT 'notifications' WHERE EXISTS (SELECT 1 FROM {p}subscription)
+
 -- name: insert_worker
 -- Insert a worker. No row: the id exists.
 INSERT INTO {p}worker ({WorkerRow})
 VALUES (:id, :host, :pid, :boot_id, :lease, :now, :now, :renewed_mono, NULL, '', :lock_path, :lock_dev, :lock_ino,
-        :kinds, :queues, :concurrency, :release, :draining, :drain_reason)
+        :kinds, :queues, :concurrency, :release, :draining, :drain_reason, :renewing)
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
 -- name: renew_worker
 -- Renew a worker, and with it the leases of all its jobs. A closed worker is never reopened.
-UPDATE {p}worker SET renewed_at = :now, renewed_mono = :mono, draining = :draining
+-- The time for which it has renewed starts anew after a gap of more than half a lease, and after a
+-- step of the clock, because it is not known where by the new clock the time before the step lies.
+UPDATE {p}worker SET renewed_at = :now, renewed_mono = :mono, draining = :draining,
+  renewing = CASE
+    WHEN :now - renewed_at NOT BETWEEN 0 AND lease / 2 THEN 0
+    WHEN renewing + :now - renewed_at < :renewing THEN renewing + :now - renewed_at
+    ELSE :renewing END
 WHERE id = :id AND closed_at IS NULL RETURNING drain_reason
 
 -- name: list_cancel_requests
@@ -43,9 +69,12 @@ SELECT {Lease} FROM {p}job WHERE state = 'running' AND worker = :worker
 -- Find running jobs whose worker is closed or missing. A sweeper that dies loses nothing.
 -- ORDER BY an expression: with the bare id the planner would walk all jobs in order of id, instead
 -- of sorting the few that run.
-SELECT {Lease} FROM {p}job WHERE state = 'running'
-  AND NOT EXISTS (SELECT 1 FROM {p}worker AS w WHERE w.id = worker AND w.closed_at IS NULL)
+SELECT {Lease} FROM {p}job WHERE {part:is_orphan}
 ORDER BY id || '' LIMIT :limit
+
+-- name: advance_ready_jobs
+-- Make queued jobs due that were ready before the clock was set back.
+UPDATE {p}job SET run_at = :now WHERE state = 'queued' AND run_at > :now AND run_at <= :old_clock RETURNING 1
 
 -- name: raise_tokens
 -- Raise the fencing tokens of all jobs after a restore, so that older attempts are refused.
@@ -68,6 +97,11 @@ UPDATE {p}job SET losses = 0 WHERE id = :id AND worker = :worker AND token = :to
 -- Delete old slots of schedules.
 DELETE FROM {p}slot WHERE (schedule, slot) IN (
   SELECT schedule, slot FROM {p}slot WHERE slot < :before ORDER BY slot LIMIT :limit) RETURNING slot
+
+-- name: prune_attempt_logs
+-- Delete old logs of failed attempts.
+DELETE FROM {p}attempt_log WHERE (job_id, token) IN (
+  SELECT job_id, token FROM {p}attempt_log WHERE at < :before ORDER BY at LIMIT :limit) RETURNING 1
 
 -- name: prune_incidents
 -- Delete incidents that were closed long ago.
@@ -108,6 +142,20 @@ DELETE FROM {p}guard WHERE NOT active AND updated_at < :before RETURNING key
 DELETE FROM {p}worker WHERE closed_at < :before
   AND NOT EXISTS (SELECT 1 FROM {p}job AS j WHERE j.state = 'running' AND j.worker = {p}worker.id) RETURNING id
 
+-- name: record_hook_fault
+-- Count errors of a hook, and keep the last one.
+INSERT INTO {p}hook (name, faults, error, at, worker) VALUES (:name, :faults, :error, :now, :worker)
+ON CONFLICT (name) DO UPDATE SET faults = {p}hook.faults + excluded.faults, error = excluded.error,
+  at = excluded.at, worker = excluded.worker
+
+-- name: list_hook_faults
+-- List the hooks that raised an error since a time, with their last one.
+SELECT name, faults, error, at, worker FROM {p}hook WHERE at >= :since ORDER BY name
+
+-- name: delete_old_hook_faults
+-- Delete the errors of hooks that have not raised one for long.
+DELETE FROM {p}hook WHERE at < :before
+
 -- name: delete_old_token_buckets
 -- Delete old token buckets of owners.
 DELETE FROM {p}meter WHERE scope = 'owner' AND at < :before
@@ -117,6 +165,12 @@ DELETE FROM {p}meter WHERE scope = 'owner' AND at < :before
 DELETE FROM {p}failure_group WHERE at < :before
   AND NOT EXISTS (SELECT 1 FROM {p}job WHERE state = 'dead' AND died_group = {p}failure_group.fingerprint)
 RETURNING fingerprint
+
+-- name: delete_old_causes
+-- Delete causes that no job died of for long, and the oldest of too many.
+DELETE FROM {p}cause
+WHERE (last_at < :before OR last_at < (SELECT last_at FROM {p}cause ORDER BY last_at DESC LIMIT 1 OFFSET :most))
+  AND NOT EXISTS (SELECT 1 FROM {p}job WHERE state = 'dead' AND died_group = {p}cause.fingerprint)
 
 -- name: delete_prune_records
 -- Delete old records of what retention removed.

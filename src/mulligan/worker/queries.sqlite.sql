@@ -36,6 +36,7 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'queued' AND run_at 
 -- If a cancel was requested after the decision, no row changes and the attempt is decided again.
 UPDATE {p}job SET
   state = :state, worker = NULL, run_at = COALESCE(:run_at, run_at), queue = COALESCE(:queue, queue),
+  ready_at = max(COALESCE(:run_at, run_at), :now),
   lane = CASE WHEN :state = 'queued'
               THEN COALESCE(:lane, substr(lane, 1, length(lane) - 1) || CASE WHEN :failures > 0 THEN '1' ELSE '0' END)
               ELSE lane END,
@@ -53,4 +54,10 @@ WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND
 -- Write the attempt row of a settled attempt.
 INSERT INTO {p}attempt ({AttemptRow})
 VALUES (:id, :token, :generation, :attempt, :worker, :settled_by, :started_at, :now, :ended, :verb, :code, :cls, :rule, :public,
-        :evidence, :private, :fingerprint, :run_at, :reason, :cost, :judged)
+        :evidence, :private, :fingerprint, :run_at, :reason, :cost, :judged,
+        COALESCE((SELECT release FROM {p}worker WHERE id = :worker), ''))
+
+-- name: write_attempt_logs
+-- Write the log of a failed attempt.
+INSERT INTO {p}attempt_log (job_id, token, at, records, stacks)
+VALUES (:job_id, :token, :now, :records, :stacks) ON CONFLICT DO NOTHING

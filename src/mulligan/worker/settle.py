@@ -13,16 +13,20 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from mulligan.batches.completion import complete_batches
-from mulligan.core.attempt import Decision, Ending, Verdict
+from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verdict
 from mulligan.core.durations import Micros
+from mulligan.core.json import decode
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.events.queries import EventQueries
-from mulligan.failures.classify import apply_verdict_rules
-from mulligan.guards.observer import DependencyObserver, KindObserver, close_gates
+from mulligan.failures.codes import PAYLOAD_REFUSED_RULE
+from mulligan.failures.matcher import apply_verdict_rules
+from mulligan.guards.kind_observer import KindObserver
+from mulligan.guards.observer import DependencyObserver, close_gates
+from mulligan.manifest.declared import find_accepting_release
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Transaction
-from mulligan.worker.queries import LeaseQueries, Refusal, RefusalReason
+from mulligan.worker.queries import AttemptLogRow, LeaseQueries, Refusal, RefusalReason
 from mulligan.worker.settlement import settlement_row, stale_event
 
 Fence = tuple[str, int]  # job id, token
@@ -58,7 +62,12 @@ def _settle_endings(
 ) -> list[Verdict]:
     if not endings:
         return []
-    endings = [_apply_system_rules(ending, context.policies) for ending in endings]
+    endings = [
+        _apply_system_rules(ending, ending.outcome.failure, context.policies)
+        if ending.outcome.failure is not None and ending.outcome.failure.by_system
+        else ending
+        for ending in endings
+    ]
     decisions = _decide_all(tx, endings, context)
     decided = [*zip(endings, decisions, strict=True)]
     rows = [
@@ -71,27 +80,36 @@ def _settle_endings(
         for ending, decision in decided
         if decision.hold is not None and ending.lease.fence not in refusals
     ]
-    close_gates(tx, holds, context.now)
+    _write_logs(tx, endings, refusals)
+    if holds:
+        close_gates(tx, holds, context.now)
     if not refusals:
         return [Verdict(ending.lease, decision) for ending, decision in decided]
     return _settle_refused(tx, decided, refusals, context)
 
 
+def _write_logs(
+    tx: Transaction, endings: Sequence[Ending], refusals: Mapping[Fence, Refusal]
+) -> None:
+    """Write the log records and stacks of failed attempts. Successes have none."""
+    rows = [
+        AttemptLogRow(*lease.fence, *outcome.log)
+        for lease, outcome, _ in endings
+        if outcome.log is not None and lease.fence not in refusals
+    ]
+    LeaseQueries(tx).write_logs(rows)
+
+
 # --- Decide ---
 
 
-def _apply_system_rules(ending: Ending, policies: EffectivePolicies) -> Ending:
+def _apply_system_rules(ending: Ending, failure: Failure, policies: EffectivePolicies) -> Ending:
     """Apply the kind's rules to an end without an exception, such as a time limit.
 
     Runners have already classified all failures that have an exception.
     """
-    failure = ending.outcome.failure
-    if failure is None or not failure.by_system:
-        return ending
     uses = [key for key in ending.lease.uses.split(",") if key]
     ruled = apply_verdict_rules(failure, policies.rulebooks(ending.lease.kind), uses)
-    if ruled is failure:
-        return ending
     return ending._replace(outcome=ending.outcome._replace(failure=ruled))
 
 
@@ -99,27 +117,34 @@ def _decide_all(
     tx: Transaction, endings: Sequence[Ending], context: SettleContext
 ) -> list[Decision]:
     """Decide each ending. Failures caused by an outage, or of a held kind, are not charged."""
+    policies, now, rng = context.policies, context.now, context.rng
     down: Mapping[Fence, str] = {}
     if context.observer is not None:
-        down = context.observer.observe(tx, endings, context.now)
-    decisions = [
-        _decide(ending, context, dependency_down=down.get(ending.lease.fence, ""))
-        for ending in endings
-    ]
+        down = context.observer.observe(tx, endings, now)
+    decisions = []
+    for lease, outcome, _ in endings:
+        uncharged = {}
+        if down:
+            uncharged["dependency_down"] = down.get(lease.fence, "")
+        if outcome.failure is not None and outcome.failure.origin == PAYLOAD_REFUSED_RULE:
+            uncharged["other_release"] = _find_other_release(tx, lease, context)
+        decisions.append(decide(lease, outcome, policies.for_job(lease), now, rng, **uncharged))
     if context.kind_observer is None:
         return decisions
-    held = context.kind_observer.observe(tx, endings, decisions, context.now)
-    return [
-        _decide(ending, context, kind_held=held[ending.lease.fence])
-        if ending.lease.fence in held
-        else decision
-        for ending, decision in zip(endings, decisions, strict=True)
-    ]
+    held = context.kind_observer.observe(tx, endings, decisions, now)
+    for place, (lease, outcome, _) in enumerate(endings if held else ()):
+        if kind := held.get(lease.fence):
+            policy = policies.for_job(lease)
+            decisions[place] = decide(lease, outcome, policy, now, rng, kind_held=kind)
+    return decisions
 
 
-def _decide(ending: Ending, context: SettleContext, **uncharged: str) -> Decision:
-    policy = context.policies.for_job(ending.lease)
-    return decide(ending.lease, ending.outcome, policy, context.now, context.rng, **uncharged)
+def _find_other_release(tx: Transaction, lease: Lease, context: SettleContext) -> str:
+    """Return a release that accepts a payload which this one has refused; empty if none does."""
+    schema = context.policies.payload_schema(lease.kind)
+    waited = context.now - lease.first_started_at
+    payload = decode(lease.payload)
+    return find_accepting_release(tx, lease.kind, payload, schema, context.now, waited)
 
 
 # --- Refused by the fence ---

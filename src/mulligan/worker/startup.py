@@ -8,6 +8,7 @@ loaded hardly any object is dropped, so it runs rarely then too.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import sys
@@ -56,8 +57,16 @@ def reduce_gc() -> None:
 
 def finish_loading() -> None:
     """Exclude everything that is loaded from collections, and use the thresholds for jobs."""
-    gc.freeze()
+    freeze_loaded()
     _set_thresholds(RUNNING_THRESHOLDS)
+
+
+def freeze_loaded() -> None:
+    """Exclude everything that is loaded from collections. Return freed memory to the system."""
+    gc.freeze()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
 
 
 def _set_thresholds(thresholds: tuple[int, int, int]) -> None:

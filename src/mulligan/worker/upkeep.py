@@ -8,45 +8,58 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from mulligan.batches import completion as batching
 from mulligan.config import RetrySection, Settings
 from mulligan.core.attempt import Ended, Ending, Failure, Outcome, Verb, Verdict
-from mulligan.core.durations import SECOND
-from mulligan.core.errors import StoreUnavailable
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.errors import StatementAborted, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import JobRow, Lane, State, WorkerRow
-from mulligan.core.lifecycle import event_for, next_state
+from mulligan.core.lifecycle import EVENTS, next_state
 from mulligan.events.queries import EventQueries
 from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries, Move
-from mulligan.manifest.declared import load_kinds, load_queues, load_recent_manifests
+from mulligan.manifest.declared import (
+    load_kinds,
+    load_queues,
+    load_recent_manifests,
+    prune_manifests,
+)
 from mulligan.manifest.specs import KindSpec
+from mulligan.releases.chore import count_of_lost_workers
+from mulligan.releases.queries import ReleaseQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_verdicts
-from mulligan.worker.liveness import is_certainly_dead, kill_marked
+from mulligan.worker.liveness import find_work_folder, is_certainly_dead, kill_marked
 from mulligan.worker.queries import RetentionQueries, WorkerQueries
 from mulligan.worker.settle import SettleContext, settle
 from mulligan.worker.settlement import failure_group, frees_unique_key, public_error
+from mulligan.worker.status_page import read_started_attempts
 
 log = logging.getLogger("mulligan.upkeep")
 
 BATCH_SIZE = 200  # rows per step
-MAX_ORPHANS = 500  # jobs of lost workers per sweep
+MAX_SUSPECTS = 100  # jobs of one lost worker that each run in their own process next
+MAX_ORPHANS = 500  # jobs of lost workers in one transaction
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 PROBE_RETENTION = HOUR
 SUBSCRIPTION_RETENTION = DAY  # after no app declares it any more
 GUARD_RETENTION = 7 * DAY  # after the last call of the dependency
 # Rate limits of manual retries are at most per day, so these token buckets are full again.
+HOOK_FAULT_RETENTION = 30 * DAY
 TOKEN_BUCKET_RETENTION = 2 * DAY
 RESPONSE_RETENTION = DAY  # responses stored for repeated HTTP requests
+MAX_CAUSES = 10_000  # that are kept without a dead job
 SCHEDULE_RETENTION = 30 * DAY  # after no app declares it: its workers may be started again
 
 
@@ -61,8 +74,14 @@ class LossDetector(NamedTuple):
 # --- Lost workers ---
 
 
-def close_lost_workers(store: Store, detector: LossDetector) -> list[WorkerRow]:
-    """Close the rows of workers that are dead or whose lease has expired. Return them."""
+def close_lost_workers(
+    store: Store, detector: LossDetector, retry: RetrySection, rng: Random
+) -> list[WorkerRow]:
+    """Close the rows of workers that are dead or whose lease has expired. Return them.
+
+    Their jobs that had not begun, and those that had ended, are settled at once. Those that were
+    running stay for `settle_orphans`.
+    """
     with store.read() as tx:
         others = [
             worker
@@ -72,9 +91,34 @@ def close_lost_workers(store: Store, detector: LossDetector) -> list[WorkerRow]:
     closed = []
     for worker in others:
         reason = _loss_reason(worker, detector)
-        if reason and _close(store, worker, reason):
-            closed.append(worker)
+        if not reason:
+            continue
+        with store.begin() as tx:
+            if not _close(tx, worker, reason):
+                continue
+            verdicts = _settle_not_running(tx, worker, detector.boot_id, retry, rng)
+        log.info("worker %s: %d of its jobs were not running", worker.id, len(verdicts))
+        closed.append(worker)
     return closed
+
+
+def renewed_time_after(workers: Iterable[WorkerRow], since: Micros, now: Micros) -> Micros:
+    """Return for how long workers that started after a time have renewed, without overlaps.
+
+    Each stretch was measured by a monotonic clock, and the database answered all the while. Where
+    it lies is known only by the database's clock. Stretches that end in the future were measured
+    before that clock was set back: they say nothing.
+    """
+    total = 0
+    end = since
+    stretches = sorted(
+        (row.renewed_at - row.renewing, row.renewed_at) for row in workers if row.renewed_at <= now
+    )
+    for begin, last in stretches:
+        if begin > since:
+            total += max(0, last - max(begin, end))
+            end = max(end, last)
+    return total
 
 
 def _loss_reason(worker: WorkerRow, detector: LossDetector) -> str:
@@ -86,16 +130,57 @@ def _loss_reason(worker: WorkerRow, detector: LossDetector) -> str:
     return ""
 
 
-def _close(store: Store, worker: WorkerRow, reason: str) -> bool:
-    with store.begin() as tx:
-        closed = WorkerQueries(tx).close_worker(worker.id, reason, last_renewed=worker.renewed_at)
-        if closed:
-            # Before the commit: its processes on this host must be gone before its jobs run again.
-            kill_marked(worker.id)
-            data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
-            EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data=data)])
-            log.warning("worker %s on %s is lost: %s", worker.id, worker.host, reason)
+def _close(tx: Transaction, worker: WorkerRow, reason: str) -> bool:
+    closed = WorkerQueries(tx).close_worker(worker.id, reason, last_renewed=worker.renewed_at)
+    if closed:
+        # Before the commit: its processes on this host must be gone before its jobs run again.
+        kill_marked(worker.id)
+        data = {"worker": worker.id, "host": worker.host, "pid": worker.pid, "reason": reason}
+        EventQueries(tx).write_events([NewEvent(EventType.WORKER_LOST, data=data)])
+        log.warning("worker %s on %s is lost: %s", worker.id, worker.host, reason)
     return closed
+
+
+def _settle_not_running(
+    tx: Transaction, worker: WorkerRow, boot_id: str, retry: RetrySection, rng: Random
+) -> list[Verdict]:
+    """Settle the jobs of a lost worker that were not running, by the pages of its runners.
+
+    In the transaction that closes the worker: later another one would settle them as lost.
+    """
+    folder = find_work_folder(worker, boot_id)
+    found = None if folder is None else read_started_attempts(folder)
+    if found is None:
+        return []
+    now = tx.now()
+    released = Outcome(Ended.RELEASED, reason="its worker was lost before it began", ended_at=now)
+    lost = Outcome(Ended.LOST, failure=worker_lost(worker.id), ended_at=now, suspect=False)
+    endings = [
+        Ending(lease, lost if lease.fence in found.started else released)
+        for lease in WorkerQueries(tx).list_leases(worker.id)
+        if lease.fence not in found.running
+    ]
+    policies = EffectivePolicies(retry, load_kinds(tx), load_queues(tx, now))
+    return _settle_lost(tx, endings, SettleContext(policies, now, rng, "upkeep"))
+
+
+def _settle_lost(
+    tx: Transaction, endings: Sequence[Ending], context: SettleContext
+) -> list[Verdict]:
+    """Settle attempts of lost workers and count them for the releases of those workers."""
+    verdicts = settle(tx, endings, context)
+    count_of_lost_workers(tx, verdicts)
+    return verdicts
+
+
+def settle_all_orphans(store: Store, retry: RetrySection, rng: Random) -> int:
+    """Settle the jobs of lost workers, a batch at a time. Return how many."""
+    total = 0
+    while True:
+        settled = len(settle_orphans(store, retry, rng))
+        total += settled
+        if settled < MAX_ORPHANS:  # none left, or some that cannot be settled
+            return total
 
 
 def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdict]:
@@ -109,15 +194,28 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
             return []
         now = tx.now()
         policies = EffectivePolicies(retry, load_kinds(tx), load_queues(tx, now))
+    # A worker runs far fewer jobs than it can hold: of so many, hardly any caused its end.
+    held = Counter(lease.worker for lease in leases)
     endings = [
-        Ending(lease, Outcome(Ended.LOST, failure=worker_lost(lease.worker), ended_at=now))
+        Ending(
+            lease,
+            Outcome(
+                Ended.LOST,
+                failure=worker_lost(lease.worker),
+                ended_at=now,
+                suspect=lease.losses > 0 or held[lease.worker] <= MAX_SUSPECTS,
+            ),
+        )
         for lease in leases
     ]
     try:
         with store.begin() as tx:
-            verdicts = settle(tx, endings, SettleContext(policies, now, rng, "upkeep"))
+            verdicts = _settle_lost(tx, endings, SettleContext(policies, now, rng, "upkeep"))
         log_verdicts(verdicts, policies, now)
         return verdicts
+    except StatementAborted:
+        log.warning("jobs of lost workers cannot be settled in time; trying the first ones")
+        return _settle_first_orphans(store, endings, policies, rng)
     except StoreUnavailable:
         raise
     except Exception:
@@ -129,12 +227,25 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
         ]
 
 
+def _settle_first_orphans(
+    store: Store, endings: Sequence[Ending], policies: EffectivePolicies, rng: Random
+) -> list[Verdict]:
+    """Settle orphans one by one until the database aborts one: the sweep must not stand still."""
+    verdicts: list[Verdict] = []
+    try:
+        for ending in rng.sample(endings, len(endings)):  # the aborted one is not always first
+            verdicts += _settle_orphan(store, ending, policies, rng)
+    except StatementAborted as error:
+        log.warning("a job of a lost worker cannot be settled in time: %s", error)
+    return verdicts
+
+
 def _settle_orphan(
     store: Store, ending: Ending, policies: EffectivePolicies, rng: Random
 ) -> list[Verdict]:
     try:
         with store.begin() as tx:
-            return settle(tx, [ending], SettleContext(policies, tx.now(), rng, "upkeep"))
+            return _settle_lost(tx, [ending], SettleContext(policies, tx.now(), rng, "upkeep"))
     except StoreUnavailable:
         raise
     except Exception:
@@ -143,6 +254,12 @@ def _settle_orphan(
 
 
 # --- Moves without an attempt ---
+
+
+def advance_ready_jobs(store: Store, old_clock: Micros) -> int:
+    """Make jobs due that were ready before the clock was set back. Return how many."""
+    with store.begin() as tx:
+        return WorkerQueries(tx).advance_ready_jobs(old_clock)
 
 
 def expire_deadlines(store: Store) -> int:
@@ -154,14 +271,20 @@ def expire_deadlines(store: Store) -> int:
 
 def expire_unknown_kinds(store: Store, after: float) -> int:
     """End overdue jobs of kinds that no live worker and no recent manifest has."""
+    with store.read() as tx:  # without the write lock: there may be very many lanes
+        state = GuardQueries(tx).read_claim_state()
+        before = state.now - round(after * SECOND)
+        live = WorkerQueries(tx).live_kinds()
+        overdue = {key for key, _, run_at in state.lanes if run_at <= before}
+        lanes = [key for key in overdue if Lane.parse(key).kind not in live]
+        known = known_kinds(tx, state.now) if lanes else live
+    unknown = sorted(key for key in lanes if Lane.parse(key).kind not in known)
+    if not unknown:
+        return 0
     with store.begin() as tx:
-        look = GuardQueries(tx).read_claim_state()
-        known = known_kinds(tx, look.now)
-        lanes = {key for key, _, _ in look.lanes if Lane.parse(key).kind not in known}
-        before = look.now - round(after * SECOND)
         rows = [
             row
-            for lane in sorted(lanes)
+            for lane in unknown[:BATCH_SIZE]
             for row in JobQueries(tx).list_overdue_jobs(lane, before, BATCH_SIZE)
         ]
         return expire_jobs(tx, [(row, unknown_kind(row.kind)) for row in rows])
@@ -176,18 +299,10 @@ def expire_jobs(
     return len(ended)
 
 
-def live_kinds(tx: Transaction) -> frozenset[str]:
-    """Return the kinds that a live worker can run."""
-    return frozenset(
-        kind
-        for worker in WorkerQueries(tx).list_workers(closed=False)
-        for kind in json.loads(worker.kinds)
-    )
-
-
 def known_kinds(tx: Transaction, now: int) -> frozenset[str]:
     """Return the kinds that a live worker or a recent manifest has. Others will never run."""
-    return live_kinds(tx).union(*(manifest.kinds for manifest in load_recent_manifests(tx, now)))
+    live_kinds = WorkerQueries(tx).live_kinds()
+    return live_kinds.union(*(manifest.kinds for manifest in load_recent_manifests(tx, now)))
 
 
 def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
@@ -217,7 +332,7 @@ def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upk
         EventQueries(tx).write_events(
             [
                 NewEvent(
-                    event_for(Verb.EXPIRE),
+                    EVENTS[Verb.EXPIRE],
                     job_id=row.id,
                     batch_id=row.batch_id,
                     owner=row.owner,
@@ -241,8 +356,17 @@ def _death_data(row: JobRow, failure: Failure) -> dict[str, Any]:
 # --- Retention ---
 
 
-def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> int:
-    """Remove one batch of each sort of old rows. Return how many rows were removed."""
+def prune(
+    store: Store,
+    settings: Settings,
+    kinds: Mapping[str, KindSpec],
+    is_over: Callable[[], bool] = lambda: True,
+) -> int:
+    """Remove one batch of each sort of old rows. Return how many rows were removed.
+
+    Until the time is over, remove more of the jobs of a kind before the next kind: each kind with
+    its own retention costs three transactions, also if nothing of it is old.
+    """
     by_kind = {PROBE_KIND: PROBE_RETENTION}
     by_kind |= {spec.name: spec.retention for spec in kinds.values() if spec.retention is not None}
     keep = settings.retention
@@ -252,9 +376,12 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         ("dead", keep.dead),
         ("cancelled", keep.cancelled),
     ):
-        removed += _prune(store, state, round(seconds * SECOND), None, by_kind)
-        for kind, span in by_kind.items():
-            removed += _prune(store, state, span, kind, ())
+        span = round(seconds * SECOND)
+        prune_rest = partial(_prune, store, state, span, None, by_kind)
+        removed += _prune_while_full(prune_rest, is_over)
+        for kind, kind_span in by_kind.items():
+            prune_kind = partial(_prune, store, state, kind_span, kind, ())
+            removed += _prune_while_full(prune_kind, is_over)
     removed += batching.prune_batches(store, keep.batches)
     with store.begin() as tx:
         now = tx.now()
@@ -264,7 +391,9 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         removed += EventQueries(tx).prune_events(events_before, BATCH_SIZE)
         removed += EventQueries(tx).prune_audit_events(audit_before, BATCH_SIZE)
         retention = RetentionQueries(tx)
+        removed += prune_manifests(tx, now, BATCH_SIZE)
         removed += retention.prune_slots(events_before, BATCH_SIZE)
+        removed += retention.prune_attempt_logs(now - round(keep.logs * SECOND), BATCH_SIZE)
         removed += retention.prune_incidents(events_before, BATCH_SIZE)
         removed += retention.delete_orphaned_subscriptions(now - SUBSCRIPTION_RETENTION)
         removed += retention.prune_operations(now - round(keep.operations * SECOND), BATCH_SIZE)
@@ -272,12 +401,24 @@ def prune(store: Store, settings: Settings, kinds: Mapping[str, KindSpec]) -> in
         retention.delete_idle_guards(now - GUARD_RETENTION)
         retention.delete_closed_workers(now - round(keep.workers * SECOND))
         retention.delete_old_token_buckets(now - TOKEN_BUCKET_RETENTION)
+        retention.delete_old_hook_faults(now - HOOK_FAULT_RETENTION)
         retention.delete_old_group_states(records_before)
+        retention.delete_old_causes(records_before, MAX_CAUSES)
+        ReleaseQueries(tx).delete_old_releases(records_before)
         retention.delete_prune_records(records_before)
         retention.delete_expired_sessions(now)
         retention.delete_old_api_keys(records_before)
         removed += retention.prune_stored_responses(now - RESPONSE_RETENTION, BATCH_SIZE)
     return removed
+
+
+def _prune_while_full(step: Callable[[], int], is_over: Callable[[], bool]) -> int:
+    """Repeat a step while it fills its batch. Return the total count."""
+    total = count = step()
+    while count == BATCH_SIZE and not is_over():
+        count = step()
+        total += count
+    return total
 
 
 def _prune(

@@ -8,6 +8,7 @@ from html import escape, unescape
 import pytest
 from fastapi.testclient import TestClient
 
+from mulligan import Hold
 from mulligan.access.keys import Sessions
 from mulligan.config import read_settings
 from mulligan.http import services
@@ -50,17 +51,28 @@ def test_the_overview_lists_impaired_dependencies_only(app, get_page):
     assert "gateway" not in get_page("/").text
     app.dependencies.open("gateway", until=5400, reason="<b>they told us</b>")
     page = get_page("/").text
-    assert '<span class="icon" aria-hidden="true">⊗</span> open' in page
     for words in (
-        "<strong>gateway</strong>",
+        "<strong>gateway</strong> is down · 1 job waits",
         "&lt;b&gt;they told us",
-        "waiting jobs: 1",
         "closes in 90 min",
-        "is down",
+        "Probe now",
+        "gateway down",
     ):
         assert words in page
     app.dependencies.close("gateway")
-    assert "recovering" in get_page("/").text
+    assert "is recovering" in get_page("/").text
+
+
+def test_the_reason_of_a_handler_that_holds_a_dependency_is_shown_once(app, get_page):
+    @app.job(uses="payments")
+    def charge():
+        return Hold("payments", until=60, reason="down for maintenance")
+
+    charge.enqueue()
+    app.run_inline()
+    page = get_page("/").text
+    assert 'is down · 1 job waits <span class="detail">· down for maintenance</span>' in page
+    assert "waits for payments" not in page
 
 
 def test_the_overview_shows_failures_parked_jobs_and_counts(app, get_page):
@@ -73,13 +85,12 @@ def test_the_overview_shows_failures_parked_jobs_and_counts(app, get_page):
     for words in (
         "BAD_FILE",
         "a person must choose",
-        "No worker is live: 1 job waits",
-        "succeeded",
+        "<strong>No worker</strong> is live · 1 job waits",
+        "Failing now",
         "parked",
-        "dead",
     ):
         assert words in page
-    assert '<span class="icon" aria-hidden="true">✕</span> dead' in page
+    assert '<use href="#i-hand"/></svg> parked' in page
     assert "scheduled" in get_page("/jobs").text
 
 
@@ -95,12 +106,22 @@ def test_a_filter_lists_matching_jobs_in_pages(app, get_page):
     assert "No matching jobs" in get_page("/", params={"filter": "state:dead"}).text
 
 
-@pytest.mark.parametrize("words", ["state:ded", "nonsense", 'kind:"', "kind:\x00"])
+@pytest.mark.parametrize("words", ["state:ded", "since:soon", "kind:\x00"])
 def test_an_invalid_filter_shows_an_error_page(app, get_page, words):
     app.store.prepare()
     page = get_page("/", params={"filter": words})
     assert page.status_code == 400
-    assert "Invalid request" in page.text
+    assert "This filter is not understood" in page.text
+
+
+def test_a_wrong_filter_stays_in_the_search_box_with_a_suggestion(app, get_page):
+    app.store.prepare()
+    page = get_page("/jobs", params={"filter": "state:ded"}).text
+    assert 'value="state:ded"' in page
+    page = get_page("/jobs", params={"filter": "stat:dead kind:add"}).text
+    assert 'href="/jobs?filter=state%3Adead%20kind%3Aadd"><code>state:dead kind:add</code>' in page
+    page = get_page("/jobs", params={"filter": "state:ded"}).text
+    assert "Did you mean dead?" in page
 
 
 def test_a_job_page_shows_timeline_attempts_and_events(app, get_page):

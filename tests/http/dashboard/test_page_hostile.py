@@ -27,7 +27,7 @@ def hostile_app(app):
         Rule("odd", message=r"\bneedle in a stack\b", code="ODD", cls="permanent", public=PUBLIC)
     )
 
-    @app.job(name=NAME, queue=NAME, uses=NAME, editable="text")
+    @app.job(name=NAME, queue=NAME, uses=lambda _: NAME, editable="text")
     def odd(ctx: Context, text: str):
         if text == "park":
             return Park(HOSTILE, choices=(HOSTILE,))

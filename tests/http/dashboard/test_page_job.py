@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import pytest
 
-from mulligan import Context, Fail, Hold, Park, Snooze
+from mulligan import Context, Fail, Fixed, Hold, Park, Policy, Snooze
+from mulligan.core.attempt import Ended, Outcome
 from mulligan.core.durations import SECOND
 from mulligan.manifest.declared import publish_manifest
 from support.dashboard_client import sign_in_with_key
+from support.store import RELEASED, claim_new_job, settle_leases
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -75,10 +78,10 @@ def test_the_timeline_shows_every_kind_of_wait_and_has_a_list(shop, client):
 
 def test_a_dead_job_shows_what_a_retry_would_do(shop, client, dead):
     page = client.page(f"/jobs/{dead.id}")
-    assert "A retry starts generation 2: attempt 1 of at most 4 (default)" in page
-    assert "It has run once before, so its side effects may happen again." in page
+    assert "A retry runs it as soon as a worker is free, with 3 fresh retries" in page
+    assert "It ran once before, so its side effects may happen again." in page
     shop.dependencies.open("gateway", reason="they told us")
-    assert re.search(r"Right now it would wait: .*gateway", client.page(f"/jobs/{dead.id}"))
+    assert re.search(r"It would wait now: .*gateway", client.page(f"/jobs/{dead.id}"))
     assert f"mulligan jobs retry {dead.id}" in page
     assert f"http://localhost/api/v1/jobs/{dead.id}/retry" in page
 
@@ -123,6 +126,49 @@ def test_invalid_input_shows_an_error_and_changes_nothing(shop, client, dead, fo
     assert shop.jobs.get(dead.id).generation == 1
 
 
+def test_a_refused_change_is_shown_without_a_button_that_contradicts_it(shop, client, dead):
+    page = client.submit(f"/jobs/{dead.id}/edit", **{"payload.page": '"many"'})
+    assert "A retry with these changes would be refused" in page
+    assert "<del>0</del></td><td><ins>many</ins>" in page
+    assert "No changes to the job" not in page
+    assert "Retry with these changes" not in page
+
+
+def test_a_job_that_was_only_claimed_shows_that_its_code_did_not_run(shop, client):
+    lease = claim_new_job(shop.store, kind="convert", payload='{"page": 1}')
+    settle_leases(shop.store, lease, RELEASED)
+    page = client.page(f"/jobs/{lease.id}")
+    assert "not started" in page
+    assert "its code did not run" in page
+    assert "#1" not in page
+    assert "released, ran" not in page
+    assert "was only claimed" in shop.jobs.explain(lease.id).text
+    lease = claim_new_job(shop.store, kind="convert", payload='{"page": 1}')
+    settle_leases(shop.store, lease, Outcome(Ended.RELEASED, interrupted=True))
+    assert "#1" in client.page(f"/jobs/{lease.id}")
+
+
+def test_an_operator_reads_message_and_trace_without_a_click_and_events_as_sentences(
+    shop, client, dead
+):
+    page = client.page(f"/jobs/{dead.id}")
+    assert re.search(r'<details id="private-1" open>', page)
+    assert "Attempt 1 started." in page
+    assert "Failed after 1 attempt" in page
+    assert "same cause" in page
+
+
+def test_an_owner_retries_and_moves_on_the_dashboard_only_into_declared_queues(shop, client, dead):
+    client.sign_in("acme")
+    refusal = "queue 'hidden': an owner may use only queues that the app or an operator"
+    assert refusal in client.submit(f"/jobs/{dead.id}/edit", queue="hidden")
+    assert refusal in client.submit(f"/jobs/{dead.id}/edit", do="1", queue="hidden")
+    move = {"action": "move", "filter": "state:queued", "queue": "hidden"}
+    assert refusal in client.submit("/operations", **move)
+    assert shop.jobs.get(dead.id).generation == 1
+    assert "generation 2" in client.submit(f"/jobs/{dead.id}/edit", do="1", queue="default")
+
+
 def test_the_retry_form_needs_a_retryable_job_and_an_operator_of_its_owner(shop, client, dead):
     waiting = shop.enqueue("convert", {"page": 1}, delay=60)
     assert "Only dead, parked or cancelled jobs" in client.page(f"/jobs/{waiting.id}/edit")
@@ -142,8 +188,34 @@ def test_a_job_links_to_its_parent_and_its_children(shop, client):
 
 def test_an_operator_creates_a_status_link_that_expires(shop, client, dead):
     page = client.submit(f"/jobs/{dead.id}/share", until="1h", may_retry="1")
-    link = re.search(r"/status/\S+", page)[0].split("<")[0]
+    link = re.search(r'href="([^"]+/status/[^"]+)"', page)[1]
     client.client.cookies.clear()
     assert "This page does not exist." in client.page(link)
     shop.store.shift_clock(3601 * SECOND)
     assert client.client.get(link).status_code == 404
+
+
+@pytest.fixture
+def logged(shop):
+    @shop.job(name="logs", policy=Policy(max_retries=1, backoff=Fixed(0)))
+    def logs(ctx: Context):
+        logging.getLogger("shop").warning("attempt %d <b> password=hunter2", ctx.attempt)
+        raise ValueError("end")
+
+    job = shop.enqueue("logs", owner="acme")
+    shop.run_inline()
+    return job
+
+
+def test_the_page_shows_operators_the_log_of_each_failed_attempt(client, logged):
+    page = client.page(f"/jobs/{logged.id}")
+    assert "WARNING shop  attempt 2 <b> password=[redacted]" in page
+    assert "attempt 1 <b>" not in page
+    assert "attempt 1 <b>" in client.page(f"/jobs/{logged.id}?log=1")
+    assert "attempt 2 <b>" in client.page(f"/jobs/{logged.id}?log=99")
+
+
+def test_viewers_and_owners_see_no_log(shop, logged):
+    for scope in ("*", "acme"):
+        with sign_in_with_key(shop, scope, "viewer") as client:
+            assert "password=[redacted]" not in client.page(f"/jobs/{logged.id}?log=1")

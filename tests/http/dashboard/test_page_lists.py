@@ -18,16 +18,18 @@ def client(app):
 
 
 def test_a_count_links_to_a_list_with_the_same_count(app, client):
-    for _ in range(3):
-        app.enqueue("refuse")
     app.enqueue("ask")
     app.run_inline()
     for number in range(60):
-        app.enqueue("add", {"a": number, "b": 0}, delay=60)
+        app.enqueue("add", {"a": number, "b": 0})
+    app.queues.pause("default")
     page = client.page("/")
-    for state, count in (("dead", 3), ("parked", 1), ("queued", 60)):
-        link = re.search(rf'href="([^"]*state%3A{state})"><span class="many">{count}<', page)[1]
-        assert f"{count} job" in client.page(link)
+    link = re.search(r'href="([^"]*)"><span class="word">Held</span> <span class="many">60<', page)[
+        1
+    ]
+    assert "60 jobs" in client.page(link)
+    link = re.search(r'href="([^"]*state:parked)">all 1<', page)[1]
+    assert "1 job " in client.page(link)
     assert "60 jobs" in client.page(
         "/jobs", filter="kind:add", before=app.jobs.list("kind:add")[9].id
     )
@@ -50,6 +52,43 @@ def test_each_part_of_a_filter_can_be_removed_and_the_state_changed(client):
     ):
         assert f'href="{link}"' in page
         client.page(link)
+
+
+def test_states_have_counts_and_only_fitting_actions_are_offered(app, client):
+    for _ in range(2):
+        app.enqueue("refuse", owner="acme")
+    app.run_inline()
+    app.enqueue("add", {"a": 1, "b": 0}, delay=60)
+    app.enqueue("nobody_knows")
+    page = re.sub(r"<[^>]+>", " ", client.page("/jobs"))
+    text = " ".join(page.split())
+    assert "all dead 2 scheduled 1 queued 2 no worker" in text
+    page = client.page("/jobs", filter="state:dead")
+    assert 'value="retry"' in page
+    assert 'value="cancel"' not in page
+    assert "Retry all 2 that match" in page
+    client.submit("/jobs", back="/jobs", verb="retry")
+    assert app.jobs.count("state:dead") == 2
+
+
+def test_lists_are_exported_as_files(app, client):
+    app.enqueue("refuse", owner="=cmd")
+    app.run_inline()
+    answer = client.client.get("/jobs", params={"filter": "state:dead", "format": "csv"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    head, row = answer.text.splitlines()
+    assert head.startswith("id,kind,queue,owner,state")
+    assert "'=cmd" in row
+    (job,) = client.client.get("/jobs", params={"format": "json"}).json()
+    assert (job["state"], job["owner"]) == ("dead", "=cmd")
+    (cause,) = client.client.get("/failures", params={"format": "json"}).json()
+    assert (cause["jobs"], cause["code"]) == (1, job["code"])
+
+
+def test_the_search_box_is_completed_by_the_server(app, client):
+    app.enqueue("add", {"a": 1, "b": 0})
+    (first, *_) = client.client.get("/search", params={"text": "state:queued kind:ad"}).json()
+    assert first == {"text": "state:queued kind:add ", "label": "add", "what": "kind"}
 
 
 def test_events_are_filtered_by_the_address_and_paged(app, client):
@@ -104,7 +143,7 @@ def test_an_operation_shows_its_rate_limit_and_progress(app, client):
         "/operations", action="retry", filter="state:dead", careful="1", rate="2/s", stop_if="50 %"
     )
     assert "at most 2 a second" in page
-    assert "more than 50% fail" in page
+    assert "more than 50 % fail" in page
     assert 'role="progressbar"' in page
     for wrong in ({"stop_if": "all"}, {"rate": "often"}, {"filter": ""}):
         assert "Not done" in client.submit(
@@ -122,3 +161,38 @@ def test_a_bulk_move_requires_a_target_queue(app, client):
     )
     client.submit("/operations", action="move", filter="state:queued", queue="slow")
     assert app.operations.list()[0].params["queue"] == "slow"
+
+
+def test_a_bulk_action_is_one_row_of_the_audit(app, client):
+    jobs = [app.enqueue("refuse") for _ in range(4)]
+    app.run_inline()
+    for job in jobs:
+        app.jobs.retry(job.id, reason="the disk is back")
+    app.jobs.cancel(jobs[0].id, reason="twice")
+    page = client.page("/audit")
+
+    assert ">4 jobs" in page
+    assert page.count(">job.retried<") == 1
+    assert page.count("the disk is back") == 1
+    assert f"/jobs/{jobs[3].id}" in page
+    assert ">job.retried<" not in client.page("/audit", type="queue.*")
+
+
+def test_the_rules_of_alerts_are_sentences_with_their_limits(client):
+    page = client.page("/alerts")
+    for text in (
+        "More than 5 % of attempts failed",
+        "1 of 20 attempts takes longer than 4 min",
+        "Deaths are more than 5× the usual rate",
+        "New error: a job died, and no rule matches it",
+    ):
+        assert text in page
+    assert "… of" not in page
+
+
+def test_all_matching_jobs_are_offered_above_the_list_and_selected_ones_below(app, client):
+    app.enqueue("refuse")
+    app.run_inline()
+    page = client.page("/jobs", filter="state:dead")
+    assert page.index("Retry all 1 that match") < page.index("<table")
+    assert page.index("</table>") < page.index('class="selected-bar"')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan import Exponential, Policy, Rule
+from mulligan import Exponential, Policy, Rule, Then
 from mulligan.manifest.declared import publish_manifest
 from mulligan.retries.service import count_rule_hits
 from support.dashboard_client import sign_in_with_key
@@ -97,6 +97,63 @@ def test_a_pasted_error_is_classified_with_its_retry_schedule(client, form, text
     page = client.submit("/policies/what-if", **form)
     for one in texts:
         assert one in page
+
+
+def test_classes_with_the_same_policy_share_one_card(client):
+    page = client.page("/policies")
+    assert "transient, timeout, rate_limited, resource</h3>" in page
+    assert "quota, auth, invalid_input, permanent, cancelled</h3>" in page
+    assert page.count('class="chart delays"') == 2
+
+
+def test_settings_are_written_for_people_and_not_as_python_values(shop, client):
+    @shop.job(
+        name="render",
+        policy=Policy(
+            max_age=7200,
+            retry_unknown=False,
+            backoff=Exponential(base=30),
+            then=(Then(timeout=90), Then(memory_limit=512 << 20)),
+        ),
+    )
+    def render(clip: int): ...
+
+    with shop.store.begin() as tx:
+        publish_manifest(tx, shop.manifest())
+    page = client.page("/policies", kind="render")
+    for text in (
+        "30 s, then × 2, at most 1 h, full jitter",
+        "2 h",
+        "off",
+        "timeout 90 s; then memory limit 537 MB",
+    ):
+        assert f"<td>{text}</td>" in page
+    for python in ("True", "False", "None", "()", "Exponential("):
+        assert f"<td>{python}" not in page
+
+
+def test_the_page_of_a_rule_writes_its_settings_for_people(shop, client):
+    shop.rules.add(
+        Rule(
+            "busy",
+            type=("BusyError", "LockError"),
+            code="BUSY",
+            cls="transient",
+            max_retries=9,
+            backoff=Exponential(base=5, jitter="none"),
+        )
+    )
+    with shop.store.begin() as tx:
+        publish_manifest(tx, shop.manifest())
+    page = client.page("/policies/rules/busy")
+    assert "<dd>BusyError, LockError</dd>" in page
+    assert "<dd>5 s, then × 2, at most 1 h, no jitter</dd>" in page
+    assert "max retries 9" in client.page("/policies")
+
+
+def test_the_shell_command_repeats_the_pasted_error(client):
+    page = client.submit("/policies/what-if", text="it is gone", kind="fetch")
+    assert "mulligan policy test 'it is gone' --kind fetch" in page
 
 
 def test_a_pasted_error_is_not_stored(shop, client):

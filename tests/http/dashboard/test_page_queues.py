@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan import Policy
 from mulligan.manifest.declared import publish_manifest
-from support.dashboard_client import sign_in_with_key
+from support.dashboard_client import sign_in_with_key, text_of
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -63,3 +64,42 @@ def test_draining_an_unknown_worker_is_refused(app, client):
     assert "Not done: unknown or stopped worker" in client.submit(
         "/workers/nobody/drain", reason="update"
     )
+
+
+def test_a_queue_shows_what_waits_and_why(app, client):
+    for _ in range(3):
+        app.enqueue("call")
+    app.enqueue("call", delay=60)
+    page = text_of(client.page("/queues"))
+    assert "out running 3 ready 1 scheduled" in page
+    client.submit("/queues/out/pause", reason="lunch")
+    page = text_of(client.page("/queues"))
+    assert "out by key:" in page
+    assert "paused 3 held 1 scheduled" in page
+    assert "3 ready" not in page
+
+
+def test_a_page_says_what_a_dependency_answered_and_what_waits_for_it(app, client):
+    @app.job(name="pay", uses="gateway", policy=Policy(max_retries=0))
+    def pay() -> None:
+        raise ConnectionRefusedError("gateway:443 refused")
+
+    with app.store.begin() as tx:
+        publish_manifest(tx, app.manifest())
+    pay.enqueue()
+    app.run_inline()
+    client.submit("/dependencies/gateway/open", reason="they told us")
+    app.enqueue("call")
+    page = text_of(client.page("/dependencies/gateway"))
+    for words in (
+        "gateway down",
+        "1 held",
+        "It counts as down when 50 % of at least 20 calls within 2 min fail.",
+        "gateway:443 refused",
+        "they told us",
+        "Used by call",
+        "waiting jobs start, slowly at first",
+    ):
+        assert words in page
+    assert 'href="/dependencies/gateway"' in client.page("/dependencies")
+    assert client.client.get("/dependencies/unknown").status_code == 404

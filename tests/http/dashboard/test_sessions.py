@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from mulligan.access.keys import Sessions
 from mulligan.core.durations import SECOND
 from mulligan.http.app import create_app
+from support.dashboard_client import sign_in_with_key
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -24,11 +25,20 @@ SCREENS = (
     "/operations",
     "/insight",
     "/policies",
+    "/releases",
     "/events",
     "/audit",
     "/operations/new?filter=state:dead",
 )
-SHARED = ("/queues", "/dependencies", "/schedules", "/insight", "/policies", "/events")
+SHARED = (
+    "/queues",
+    "/dependencies",
+    "/dependencies/gateway",
+    "/schedules",
+    "/insight",
+    "/policies",
+    "/events",
+)
 
 
 @pytest.fixture
@@ -271,3 +281,13 @@ def test_quoted_search_finds_private_text_for_operators_only(app, client, sign_i
             )
     operator = [("*", "operator", "/jobs"), ("*", "operator", "/failures")]
     assert [request for request, matched in found.items() if matched] == operator
+
+
+def test_every_entry_of_an_owners_menu_can_be_opened(app):
+    with sign_in_with_key(app, scope="acme", role="viewer") as owner:
+        page = owner.page("/failures")
+        menu = re.search(r'<nav class="rail".*?</nav>', page, re.DOTALL)[0]
+        paths = re.findall(r'href="([^"]+)"', menu)
+        assert {"/failures", "/jobs"} <= set(paths)
+        answers = {path: owner.client.get(path).status_code for path in paths}
+    assert set(answers.values()) == {200}, answers

@@ -5,7 +5,7 @@ python -m bench peers drain retry enqueue          these cases
 python -m bench peers drain --only mulligan pgqueuer limits
 python -m bench peers mixed --seed 7 --mix other_mix.py    other failures and jobs
 python -m bench peers mixed --no-fast              without Mulligan's accelerators
-python -m bench peers --report [FILE …]            write docs/performance.md from results
+python -m bench peers --report [FILE …]            write docs/contributors/performance.md from results
 """
 
 from __future__ import annotations

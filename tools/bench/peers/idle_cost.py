@@ -24,9 +24,11 @@ def idle(contender: Contender, scale: float) -> dict[str, float | str]:
         until(lambda: place.count("done") >= 5, 60, f"five jobs done ({place.log()})")
         time.sleep(4)  # let the start-up finish
         pids = process_tree(worker.pid)
-        began, used = time.monotonic(), cpu_seconds(pids)
+        started_at = time.monotonic()
+        cpu_before = cpu_seconds(pids)
         time.sleep(SECONDS)
-        share = (cpu_seconds(pids) - used) / (time.monotonic() - began)
+        cpu_used = cpu_seconds(pids) - cpu_before
+        share = cpu_used / (time.monotonic() - started_at)
         return {"CPU, %": share * 100, "PSS, MB": pss_megabytes(pids), "processes": len(pids)}
 
 
@@ -34,20 +36,23 @@ def measure_import(contender: Contender, scale: float) -> dict[str, float | str]
     """Measure the milliseconds of an import, beyond the start of an empty interpreter."""
     del scale
     python = str(environments.python(contender.environment))
-    waits: dict[str, list[float]] = {"pass": [], contender.imports: []}
-    works: dict[str, list[float]] = {"pass": [], contender.imports: []}
-    for statement in [*waits] * 5:
-        began, used = time.perf_counter(), os.times()
+    seconds: dict[str, list[float]] = {"pass": [], contender.imports: []}
+    cpu_times: dict[str, list[float]] = {"pass": [], contender.imports: []}
+    for statement in [*seconds] * 5:
+        started_at = time.perf_counter()
+        cpu_before = _children_cpu()
         subprocess.run([python, "-c", statement], check=True, env=environments.clean(), timeout=60)
-        waits[statement].append(time.perf_counter() - began)
-        works[statement].append(_children(os.times()) - _children(used))
-    return {"ms": _difference(waits), "CPU, ms": _difference(works)}
+        seconds[statement].append(time.perf_counter() - started_at)
+        cpu_times[statement].append(_children_cpu() - cpu_before)
+    return {"ms": _extra_ms(seconds), "CPU, ms": _extra_ms(cpu_times)}
 
 
-def _children(used: os.times_result) -> float:
+def _children_cpu() -> float:
+    used = os.times()
     return used.children_user + used.children_system
 
 
-def _difference(found: dict[str, list[float]]) -> float:
+def _extra_ms(found: dict[str, list[float]]) -> float:
+    """Return by how many milliseconds the second statement takes longer than the first."""
     nothing, something = (statistics.median(times) for times in found.values())
     return (something - nothing) * 1000

@@ -1,9 +1,9 @@
-"""Write the tables and charts of docs/performance.md from the results of runs."""
+"""Write the tables and charts of docs/contributors/performance.md from the results of runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from bench.peers.bars import TITLES, judge_all
@@ -13,7 +13,7 @@ from bench.peers.crashes import JOBS, RECOVERY_TIMEOUT
 from bench.peers.results import Run
 from bench.world import ROOT
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "contributors" / "performance.md"
 PICTURES = ROOT / "docs" / "pictures"
 MEASURED_PART = re.compile(
     r"(?<=<!-- measured: written by python -m bench peers --report -->\n).*(?=<!-- measured: end -->)",
@@ -88,8 +88,11 @@ def _base(contender: Contender) -> str:
 
 
 def _against_ours(run: Run, column: str, name: str) -> float | None:
-    rate, ours = _rate(run, column, name), _rate(run, column, _base(BY_NAME[name]))
-    return None if rate is None or not ours else rate / ours
+    rate = _rate(run, column, name)
+    ours = _rate(run, column, _base(BY_NAME[name]))
+    if rate is None or not ours:
+        return None
+    return rate / ours
 
 
 def _ratio(value: float | None) -> str:
@@ -99,51 +102,66 @@ def _ratio(value: float | None) -> str:
 
 
 def _seconds(run: Run, case: str, name: str) -> str:
-    seconds, done = run.figure(case, name, "seconds"), run.figure(case, name, "done")
+    seconds = run.figure(case, name, "seconds")
+    done = run.figure(case, name, "done")
     if seconds is None or done is None:
         return "–"
-    return f"{seconds:.1f}" if done >= JOBS else f"> {RECOVERY_TIMEOUT:.0f} ({done:.0f} of {JOBS})"
+    if done < JOBS:
+        return f"> {RECOVERY_TIMEOUT:.0f} ({done:.0f} of {JOBS})"
+    return f"{seconds:.1f}"
 
 
 def _number(run: Run, case: str, name: str, figure: str) -> str:
     value = run.figure(case, name, figure)
-    return "–" if value is None else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    if value is None:
+        return "–"
+    if value < 100:
+        return f"{value:,.1f}"
+    return f"{value:,.0f}"
 
 
 # -- tables --------------------------------------------------------------------------------------
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    heads = tuple(heads)
-    lines = [heads, ("---",) * len(heads), *map(tuple, rows)]
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _contender_names(run: Run, cases: Iterable[str], *, limits: bool = False) -> list[str]:
-    taken = {name for case in cases for name in run.contenders(case)}
-    return [
-        name
-        for name in run.about["contenders"]
-        if name in taken and (limits or not BY_NAME[name].limit)
-    ]
+    """Return the contenders of these cases, with `limits` also the databases alone."""
+    measured: set[str] = set()
+    for case in cases:
+        measured.update(run.contenders(case))
+    names = []
+    for name in run.about["contenders"]:
+        if name in measured and (limits or not BY_NAME[name].limit):
+            names.append(name)
+    return names
 
 
 def _conditions(run: Run) -> str:
-    about, machine = run.about, run.about["machine"]
-    servers = "; ".join(
-        f"{name}: {', '.join(f'{key} {value}' for key, value in settings.items() if value)}"
-        for name, settings in about["servers"].items()
-    )
+    about = run.about
+    machine = about["machine"]
+    servers = []
+    for name, settings in about["servers"].items():
+        values = [f"{key} {value}" for key, value in settings.items() if value]
+        servers.append(f"{name}: {', '.join(values)}")
     rounds = ", ".join(map(str, sorted({*about["rounds"]})))
+    scale = "" if about["scale"] == 1 else f", scale {about['scale']:g}"
+    kernel = machine["kernel"].partition("-")[0]
     return (
-        f"Measured {about['at'][:10]}: {machine['cores']} cores, {machine['memory, GB']:.0f} GB, Linux "
-        f"{machine['kernel'].partition('-')[0]}, Python {machine['python']}, an fdatasync of 8 kB "
+        f"Measured {about['at'][:10]}: {machine['cores']} cores, {machine['memory, GB']:.0f} GB, "
+        f"Linux {kernel}, Python {machine['python']}, an fdatasync of 8 kB "
         f"{machine['fdatasync of 8 kB, ms']:.2f} ms, load {machine['load']:.1f} at the start; "
-        f"{rounds} rounds{'' if about['scale'] == 1 else ', scale ' + format(about['scale'], 'g')}. {servers}."
+        f"{rounds} rounds{scale}. {'; '.join(servers)}."
     )
 
 
 def _bars(run: Run) -> str:
     results = {True: "met", False: "**not met**", None: "not measured"}
-    rows = ((one.what, one.store, one.bar, one.text, results[one.met]) for one in judge_all(run))
+    rows = []
+    for bar in judge_all(run):
+        rows.append((bar.what, bar.store, bar.bar, bar.text, results[bar.met]))
     return "### Bars\n\n" + _table(("what", "store", "bar", "measured", ""), rows)
 
 
@@ -151,21 +169,16 @@ def _rates(run: Run) -> str:
     columns = [column for column, (case, _, _) in RATES.items() if case in run.cases()]
     if not columns:
         return ""
-    rows = (
-        (
-            name,
-            TITLES.get(BY_NAME[name].store, "Redis"),
-            *(_ratio(_against_ours(run, column, name)) for column in columns),
-        )
-        for name in _contender_names(run, (RATES[column][0] for column in columns), limits=True)
-    )
+    cases = [RATES[column][0] for column in columns]
+    rows = []
+    for name in _contender_names(run, cases, limits=True):
+        store = TITLES.get(BY_NAME[name].store, "Redis")
+        ratios = [_ratio(_against_ours(run, column, name)) for column in columns]
+        rows.append((name, store, *ratios))
     note = "Jobs a second as a share of ours on the same store; those on Redis against ours on PostgreSQL."
-    pictures = "\n\n".join(
-        _picture_link(column, title) for column, title in CHARTS.items() if column in columns
-    )
-    return (
-        f"### Throughput\n\n{note}\n\n" + _table(("", "store", *columns), rows) + f"\n\n{pictures}"
-    )
+    table = _table(("", "store", *columns), rows)
+    pictures = [_picture_link(column, CHARTS[column]) for column in CHARTS if column in columns]
+    return "\n\n".join(["### Throughput", note, table, *pictures])
 
 
 def _waits(run: Run) -> str:
@@ -174,16 +187,13 @@ def _waits(run: Run) -> str:
         return ""
 
     def cell(name: str, case: str, figure: str) -> str:
-        return (
-            _ratio(run.figure(case, name, figure))
-            if case == "backlog"
-            else _number(run, case, name, figure)
-        )
+        if case == "backlog":
+            return _ratio(run.figure(case, name, figure))
+        return _number(run, case, name, figure)
 
-    rows = (
-        (name, *(cell(name, *source) for source in columns.values()))
-        for name in _contender_names(run, (case for case, _ in columns.values()))
-    )
+    rows = []
+    for name in _contender_names(run, [case for case, _ in columns.values()]):
+        rows.append((name, *(cell(name, case, figure) for case, figure in columns.values())))
     return "### Latency, rest, backlog\n\n" + _table(("", *columns), rows)
 
 
@@ -191,15 +201,13 @@ def _crashes(run: Run) -> str:
     cases = [case for case in run.cases() if case.startswith("crash")]
     if not cases:
         return ""
-    rows = (
-        (name, *(_seconds(run, case, name) for case in cases))
-        for name in _contender_names(run, cases)
-    )
+    rows = []
+    for name in _contender_names(run, cases):
+        rows.append((name, *(_seconds(run, case, name) for case in cases)))
     note = "Seconds from `kill -9` until ten jobs of five seconds are all done."
     heads = ("", *(case.removeprefix("crash of ") for case in cases))
-    return (
-        f"### Crash\n\n{note}\n\n" + _table(heads, rows) + f"\n\n{_picture_link('crash', KILLED)}"
-    )
+    table = _table(heads, rows)
+    return "\n\n".join(["### Crash", note, table, _picture_link("crash", KILLED)])
 
 
 def _poison(run: Run) -> str:
@@ -208,25 +216,32 @@ def _poison(run: Run) -> str:
         return ""
 
     def cell(name: str, case: str) -> str:
-        starts, done = run.worst(case, name, "starts"), run.figure(case, name, "innocent done")
-        return "–" if starts is None or done is None else f"{starts:.0f} / {done:.0f}"
+        starts = run.worst(case, name, "starts")
+        done = run.figure(case, name, "innocent done")
+        if starts is None or done is None:
+            return "–"
+        return f"{starts:.0f} / {done:.0f}"
 
-    rows = ((name, *(cell(name, case) for case in cases)) for name in _contender_names(run, cases))
+    rows = []
+    for name in _contender_names(run, cases):
+        rows.append((name, *(cell(name, case) for case in cases)))
     note = "Starts of the job that kills / innocent jobs done of ten, within a minute."
-    return f"### Poison\n\n{note}\n\n" + _table(
-        ("", *(case.removeprefix("poison ") for case in cases)), rows
-    )
+    heads = ("", *(case.removeprefix("poison ") for case in cases))
+    return "\n\n".join(["### Poison", note, _table(heads, rows)])
 
 
 def _missing(run: Run) -> str:
     """List measurements that failed and systems that were left out."""
-    lines = {
-        f"- {one.case}, {one.contender}: {_line(one.error)}" for one in run.measured if one.error
-    }
-    lines |= {
-        f"- {name}: left out, {_line(why)}" for name, why in run.about.get("left out", {}).items()
-    }
-    return "### Without a figure\n\n" + "\n".join(sorted(lines)) if lines else ""
+    lines = set()
+    for measurement in run.measured:
+        if measurement.error:
+            what = f"{measurement.case}, {measurement.contender}"
+            lines.add(f"- {what}: {_line(measurement.error)}")
+    for name, why in run.about.get("left out", {}).items():
+        lines.add(f"- {name}: left out, {_line(why)}")
+    if not lines:
+        return ""
+    return "### Without a figure\n\n" + "\n".join(sorted(lines))
 
 
 def _line(text: str) -> str:
@@ -234,7 +249,7 @@ def _line(text: str) -> str:
 
 
 def _picture_link(what: str, title: str) -> str:
-    return f"![{title}](pictures/performance-{_file(what)}.svg)"
+    return f"![{title}](../pictures/performance-{_file(what)}.svg)"
 
 
 def _file(what: str) -> str:
@@ -258,39 +273,34 @@ def draw_charts(run: Run) -> dict[str, str]:
 
 
 def _bar_class(name: str) -> str:
-    return "ours" if BY_NAME[name].ours else "limit" if BY_NAME[name].limit else "other"
+    if BY_NAME[name].ours:
+        return "ours"
+    return "limit" if BY_NAME[name].limit else "other"
 
 
 def _panels(run: Run, column: str) -> Iterator[Panel]:
+    """Yield the panel of each store on which another system was measured."""
     for store, title in PANELS.items():
-        there = _contender_names(run, [RATES[column][0]], limits=True)
-        names = [
-            name
-            for name in there
-            if BY_NAME[name].store == store or (store, name) == ("redis", OURS["postgres"])
-        ]
-        known = [
-            (name, value)
-            for name in names
-            if (value := _against_ours(run, column, name)) is not None
-        ]
-        if any(not BY_NAME[name].ours for name, _ in known):
-            yield Panel(
-                title, [Bar(name, value, _ratio(value), _bar_class(name)) for name, value in known]
-            )
+        bars = []
+        has_others = False
+        for name in _contender_names(run, [RATES[column][0]], limits=True):
+            is_shown = BY_NAME[name].store == store
+            if store == "redis" and name == OURS["postgres"]:
+                is_shown = True
+            value = _against_ours(run, column, name)
+            if is_shown and value is not None:
+                bars.append(Bar(name, value, _ratio(value), _bar_class(name)))
+                has_others |= not BY_NAME[name].ours
+        if has_others:
+            yield Panel(title, bars)
 
 
 def _crash_panels(run: Run) -> Iterator[Panel]:
     for how in ("default", "fast"):
         case = f"crash of all, {how}"
-        bars = [
-            Bar(
-                name,
-                run.figure(case, name, "seconds") or 0,
-                _seconds(run, case, name),
-                _bar_class(name),
-            )
-            for name in _contender_names(run, [case])
-        ]
+        bars = []
+        for name in _contender_names(run, [case]):
+            seconds = run.figure(case, name, "seconds") or 0
+            bars.append(Bar(name, seconds, _seconds(run, case, name), _bar_class(name)))
         if bars:
             yield Panel(f"{how} settings", bars)

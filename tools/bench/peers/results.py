@@ -38,12 +38,11 @@ class Run(NamedTuple):
 
     def text(self, case: str, contender: str, name: str) -> str | None:
         """Return the last value of a textual figure."""
-        found = [
-            one.figures[name]
-            for one in self.of(case, contender)
-            if one.figures and name in one.figures
-        ]
-        return str(found[-1]) if found else None
+        found = None
+        for one in self.of(case, contender):
+            if one.figures and name in one.figures:
+                found = str(one.figures[name])
+        return found
 
     def of(self, case: str, contender: str) -> list[Measurement]:
         return [one for one in self.measured if (one.case, one.contender) == (case, contender)]
@@ -65,11 +64,8 @@ def read(*paths: Path) -> Run:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         header = lines[0]["run"]
         contenders = {**about["contenders"], **header["contenders"]}
-        about = (
-            about
-            | header
-            | {"contenders": contenders, "rounds": [*about["rounds"], header["rounds"]]}
-        )
+        rounds = [*about["rounds"], header["rounds"]]
+        about = {**about, **header, "contenders": contenders, "rounds": rounds}
         new = [Measurement(*(line[name] for name in Measurement._fields)) for line in lines[1:]]
         replaced = {one.case for one in new}
         measured = [one for one in measured if one.case not in replaced] + new

@@ -1,6 +1,6 @@
 """Invariants, the data they are checked against, and the violations found.
 
-docs/operate/verify.md prints the table of invariants; findings refer to them by id.
+docs/contributors/invariants.md prints the table of invariants; findings refer to them by id.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ SAFETY = (
     ),
     Invariant(
         "S3",
-        "a job that has ended stays ended; only a manual retry, a discard or retention may follow",
+        "a job that has ended stays ended; only a manual retry, a discard, its undoing or "
+        "retention may follow",
     ),
     Invariant("S4", "every state change is a documented move from the state before it"),
     Invariant(

@@ -65,7 +65,7 @@ from mulligan.manifest.declared import load_declared_limits, load_kinds
 from mulligan.storage import Store, open_store
 from mulligan.storage.base import Transaction
 from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.registry import worker_statuses
+from mulligan.worker.service import worker_statuses
 
 PAGE_SIZE = 500
 MAX_STORIES = 10  # violations that are reported with the whole story of their job
@@ -359,7 +359,7 @@ class _Checker:
 
     def _add_story(self, violation: Violation) -> Violation:
         try:
-            story = Jobs(lambda: self._store, self._settings).explain(violation.subject)
+            story = Jobs(lambda: self._store, lambda: self._settings).explain(violation.subject)
         except MulliganError:  # the subject is no job
             return violation
         return replace(violation, story=str(story))

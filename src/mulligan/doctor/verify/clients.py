@@ -65,12 +65,12 @@ def check_handlers(
 
 
 def _handler_runs(case: JobCase) -> list[HandlerRun]:
-    ends = {line["token"]: line for line in case.witness_lines if line["what"] in (END, FAIL)}
-    return [
-        HandlerRun(line["token"], line, ends.get(line["token"]))
-        for line in case.witness_lines
-        if line["what"] == START
-    ]
+    starts = [line for line in case.witness_lines if line["what"] == START]
+    ends = {}
+    for line in case.witness_lines:
+        if line["what"] in (END, FAIL):
+            ends[line["token"]] = line
+    return [HandlerRun(start["token"], start, ends.get(start["token"])) for start in starts]
 
 
 def _check_tokens(case: JobCase, runs: list[HandlerRun], findings: Findings) -> None:
@@ -100,6 +100,7 @@ def _check_overlaps(case: JobCase, runs: list[HandlerRun], findings: Findings) -
         attempt = attempts.get(earlier.token)
         if attempt is not None and attempt.ended in HANDLER_MAY_STILL_RUN:
             continue
+        stored = [] if attempt is None else [format_attempt(attempt)]
         for later in runs:
             if later.token > earlier.token and later.start["ns"] < earlier.end["ns"]:
                 lines = (earlier.start, later.start, earlier.end)
@@ -108,7 +109,7 @@ def _check_overlaps(case: JobCase, runs: list[HandlerRun], findings: Findings) -
                     f"token {later.token} started before token {earlier.token} had ended",
                     case.id,
                     witness=[format_witness(line) for line in lines],
-                    store=[format_attempt(attempt)] if attempt else [],
+                    store=stored,
                 )
 
 

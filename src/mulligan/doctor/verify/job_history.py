@@ -15,7 +15,7 @@ from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.event import SYSTEM_ACTORS, Event, EventType
 from mulligan.core.job import AttemptRow, State, WorkerRow
-from mulligan.core.lifecycle import MOVES, TERMINAL, event_for
+from mulligan.core.lifecycle import EVENTS, MOVES, TERMINAL
 from mulligan.doctor.verify.case import (
     FOREVER,
     ClosedPeriod,
@@ -98,7 +98,7 @@ def check_worker(worker: WorkerRow, context: VerifyContext, findings: Findings) 
 def _states_after_attempt() -> dict[str, str]:
     """Return the state after each event that ends an attempt."""
     return {
-        event_for(verb).value: end.value
+        EVENTS[verb].value: end.value
         for (verb, start), end in MOVES.items()
         if start is State.RUNNING
     }
@@ -109,7 +109,7 @@ def _other_moves() -> dict[str, dict[str, str]]:
     moves: dict[str, dict[str, str]] = {}
     for (verb, start), end in MOVES.items():
         if start is not State.RUNNING and verb is not Verb.CLAIM:
-            moves.setdefault(event_for(verb).value, {})[start.value] = end.value
+            moves.setdefault(EVENTS[verb].value, {})[start.value] = end.value
     return moves
 
 
@@ -146,6 +146,8 @@ class JobReplay:
     losses: tuple[int, int] | None = None  # at least, at most
     runs_alone: bool | None = False  # after a loss the next attempt runs alone; None: unknown
     last_start: Event | None = None
+    is_tried: bool = False  # the next start may be of a held kind
+    may_ignore_kind: bool = False  # of the last start
     queued_events: int = 0
     states: list[tuple[int, str]] = field(default_factory=list)  # (event id, state after it)
     ends: dict[int, Event] = field(default_factory=dict)  # token → event that ended it
@@ -170,7 +172,9 @@ class JobReplay:
     def _apply(self, event: Event) -> None:
         if event.type in NO_STATE_CHANGE:
             return
-        if event.type == EventType.JOB_QUEUED:
+        if event.type == EventType.JOB_TRIED:
+            self.is_tried = True
+        elif event.type == EventType.JOB_QUEUED:
             self._apply_queued(event)
         elif event.type == EventType.JOB_CANCEL_REQUESTED:
             self._apply_cancel_request(event)
@@ -216,6 +220,7 @@ class JobReplay:
         self.token = event.token or 0
         self.cancel_requested = False
         self.last_start = event
+        self.may_ignore_kind, self.is_tried = self.is_tried, False
         self.worker = str(event.data.get("worker", ""))
         self._set_state(event, RUNNING)
 
@@ -286,10 +291,15 @@ class JobReplay:
             self.due = 0
             return
         self.due = int(next_retry_at)
-        is_retry = event.type == EventType.JOB_RETRY_SCHEDULED
-        if is_retry and self.context.single_clock and self.due < event.at - MAX_CLOCK_SKEW:
+        if event.type != EventType.JOB_RETRY_SCHEDULED or not self.context.single_clock:
+            return
+        if self.due < event.at - MAX_CLOCK_SKEW:
             early = (event.at - self.due) / SECOND
             what = f"the next attempt is due {early:.3f} s before this one ended"
+            self._report("S14", what, event)
+        elif self.last_start is not None and self.due < self.last_start.at:
+            early = (self.last_start.at - self.due) / SECOND
+            what = f"the next attempt is due {early:.3f} s before this one began"
             self._report("S14", what, event)
 
     def _check_closed_gates(self, event: Event) -> None:
@@ -297,7 +307,8 @@ class JobReplay:
         start = self.last_start
         if start is None or start.token != event.token:
             return
-        for scope in ("queue", "kind"):
+        scopes = ("queue",) if self.may_ignore_kind else ("queue", "kind")
+        for scope in scopes:
             name = str(event.data.get(scope, ""))
             for period in self.context.closures.get((scope, name), ()):
                 if self._started_during(start, period):
@@ -330,7 +341,7 @@ class JobReplay:
         if count is not None:
             self._check_losses(event, int(count))
             self.losses = (int(count), int(count))
-            self.runs_alone = True
+            self.runs_alone = bool(event.data.get("alone", True))
         elif event.type == EventType.JOB_LOST:
             self.losses = None
             self.runs_alone = True
@@ -385,7 +396,10 @@ class JobReplay:
         elif event.type == EventType.JOB_RELEASED:
             self.due = 0
         self.cancel_requested = False
-        self._set_state(event, moves.get(self.state, next(iter(moves.values()))))
+        state = moves.get(self.state, next(iter(moves.values())))
+        if event.type == EventType.JOB_UNDISCARDED:  # the state before the discard
+            state = str(event.data["after"]["state"])
+        self._set_state(event, state)
 
     def _start_generation(self, event: Event) -> None:
         if not event.actor:

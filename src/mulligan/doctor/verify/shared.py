@@ -21,6 +21,7 @@ from mulligan.doctor.verify.queries import VerifyQueries
 from mulligan.doctor.verify.records import RecordIndex
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries
+from mulligan.manifest.declared import load_manifest
 from mulligan.manifest.queries import ManifestQueries
 from mulligan.manifest.specs import Manifest
 from mulligan.schedules.chore import load_timezone
@@ -125,7 +126,7 @@ def check_schedules(
     with store.snapshot() as tx:
         rows = {row.name: row for row in ScheduleQueries(tx).list_schedules()}
         manifests = [
-            Manifest.from_json(body) for _, _, _, body, _ in ManifestQueries(tx).list_manifests()
+            load_manifest(tx, stored.id) for stored in ManifestQueries(tx).list_manifests()
         ]
     unchanged = _find_unchanged(manifests, rows)
     slots_before: dict[str, Micros] = {}

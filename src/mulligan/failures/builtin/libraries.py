@@ -237,8 +237,18 @@ _FILE_LIBRARIES = (
             PdfminerException PDFPageCountError tarfile.ReadError lzma.LZMAError gzip.BadGzipFile BadGzipFile
             zlib.error EmptyDataError pandas.errors.ParserError PackageNotFoundError InvalidFileException XLRDError BadRarFile
             NotRarFile Bad7zFile xml.etree.ElementTree.ParseError lxml.etree.XMLSyntaxError XMLSyntaxError
-            csv.Error _csv.Error binascii.Error UnpicklingError yaml.scanner.ScannerError
-            TOMLDecodeError OutputParserException InvalidMediaError FileDataError CouldntDecodeError
+            InvalidMediaError FileDataError CouldntDecodeError shutil.ReadError
+            """
+        ),
+    ),
+    # These parse values in memory as often as files.
+    row(
+        "file.bad-data",
+        "INVALID_INPUT",
+        type=split_names(
+            """
+            csv.Error _csv.Error binascii.Error UnpicklingError yaml.scanner.ScannerError TOMLDecodeError
+            OutputParserException
             """
         ),
     ),
@@ -322,7 +332,7 @@ _CONNECTION_TYPES = split_names(
     urllib3.exceptions.DecodeError InvalidChunkLength CursorNotFound ExceededMaxWaiters LocalEntryNotFoundError
     InvalidSessionIdException NoSuchWindowException kafka.errors.CorruptRecordException
     psycopg.errors.ConnectionDoesNotExist psycopg2.errors.ConnectionDoesNotExist
-    SqlclientUnableToEstablishSqlconnection PendingRollbackError StaleDataError DisconnectionError
+    SqlclientUnableToEstablishSqlconnection PendingRollbackError DisconnectionError
     """
 )
 
@@ -335,6 +345,7 @@ RULES = (
         message=r"\btraffic has been disabled\b",
     ),
     row("lib.away", "CONNECTION", type=_CONNECTION_TYPES),
+    row("lib.stale", "DATABASE_CONFLICT", type="StaleDataError"),
     row("lib.damaged", "BAD_TRANSFER", type=split_names("ChecksumError FlexibleChecksumError")),
     row("lib.not-live", "NOT_READY", type="UserNotLive"),
     row("lib.retried", "HTTP_5XX", type=("requests.exceptions.RetryError", "RetriesExceededError")),

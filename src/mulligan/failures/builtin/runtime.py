@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from mulligan.failures.builtin import libraries
-from mulligan.failures.codes import PROGRAMMING_ERROR_RULE
+from mulligan.failures.codes import PROGRAMMING_ERROR_RULE, SCHEMA_RULE, UNAVAILABLE_RULE
 from mulligan.failures.rules import row, split_names
 
 # --- Exit codes and signals ---
@@ -137,21 +137,25 @@ def _builtins(*names: str) -> tuple[str, ...]:
     return tuple(f"builtins.{name}" for name in names)
 
 
+def _errors(*names: str) -> tuple[str, ...]:
+    return tuple(f"mulligan.core.errors.{name}" for name in names)
+
+
 _MULLIGAN = (
-    row(
-        "mulligan.unavailable",
-        "STORE_UNAVAILABLE",
-        type=split_names(
-            """
-            mulligan.core.errors.StoreUnavailable mulligan.core.errors.UniqueRace mulligan.core.errors.WaitTimeout
-            """
-        ),
-    ),
+    row(SCHEMA_RULE, "SCHEMA", type=_errors("SchemaError")),
+    row(UNAVAILABLE_RULE, "STORE_UNAVAILABLE", type=_errors("StoreUnavailable", "UniqueRace")),
+    row("mulligan.wait_timeout", "TIMEOUT", type=_errors("WaitTimeout")),
     row(
         "mulligan.refused",
         "REFUSED",
-        type=split_names(
-            "mulligan.core.errors.Refused mulligan.core.errors.NotFound mulligan.core.errors.ConfigError"
+        type=_errors(
+            "Refused",
+            "NotFound",
+            "NoResult",
+            "ResultMismatch",
+            "ConfigError",
+            "LeaseLost",
+            "StatementRefused",
         ),
     ),
 )
@@ -198,6 +202,7 @@ _EXCEPTIONS = (
             ),
         ),
     ),
+    row("py.regex", "PROGRAMMING_ERROR", type=("re.error", "re.PatternError")),
     row(
         "py.unicode",
         "INVALID_INPUT",

@@ -214,12 +214,12 @@ WEAK = (
             r"\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:identify|decode|parse|read|determine|recogni[sz]e|decompress|decrypt|find (?:the )?(?:startxref|xref|trailer|end of central)|load|open) (?:the |an? )?(?:\w+ )?(?:image|document|file|pdf|zip|archive|stream|video|audio|page|header|frame|data|type|format|trailer|xref|input|bitstream|central directory)\b(?!.{0,40}\b(?:no such|permission|too many|temporar|shared object|lock))",
         ),
     ),
+    row("text.file-exists", "ALREADY_EXISTS", message=r"\bfile exists\b"),
     row(
         "text.not-there",
         "NOT_FOUND",
         message=(
             r"\bno \w+ (?:can|could) (?:handle|be|load|read)\b",
-            r"\bfile exists\b",
             r"\bno \w+ (?:was |were )?(?:found|given|specified|selected|provided|defined|detected|recogni[sz]ed|matched)\b",
             r"\bn'existe pas\b",
             r"\bexistiert nicht\b",
@@ -265,7 +265,7 @@ WEAK = (
 _CANNOT = (
     row(
         "text.cannot",
-        "MISCONFIGURED",
+        "PERMANENT_ERROR",
         message=(
             r"\b(?:cannot|can't|can not|could not|couldn't|unable to|not able to|won't|refuse to|refuses to) \w+",
             r"\bmissing (?:a |an |the |required )?\w+",
@@ -329,6 +329,8 @@ _IS_WRONG = (
             r"\b(?:dependency|import) cycle\b|\bcycle between\b",
             r"\b(?:password|verification|purchase|payment|subscription|approval) (?:is )?(?:needed|required)\b",
             r"\bappears twice\b|\bopted out\b|\bmakes no sense\b|\bchanged since\b|\bend of support\b",
+            r"\bis an empty sequence\b|\bempty separator\b|\bmath domain error\b|\bnegative count\b",
+            r"\bbadly formed\b|\bunconverted data remains\b|\bnon-hexadecimal\b|\bhost bits set\b",
             r"\bdivision by zero\b|\bunhashable type\b|\breferenced before assignment\b|\bunbalanced \w+",
             r"\b(?:made private|taken down|blocked this|blocked it) (?:by|in|for)\b",
             r"\b(?:rejected|refused) by (?:the )?(?:encoder|decoder|validator|policy|schema|filter|parser|endpoint)\b",

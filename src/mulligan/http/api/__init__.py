@@ -18,11 +18,12 @@ from mulligan.http.api import (
     keys,
     monitoring,
     operations,
+    releases,
     webhooks,
 )
 from mulligan.http.api.auth import KEY_SECURITY, ApiContext, ManifestApp
 from mulligan.http.api.openapi import complete_openapi
-from mulligan.http.api.problems import add_error_handlers
+from mulligan.http.api.responses import ApiResponse, add_error_handlers
 from mulligan.http.middleware import HeadMiddleware, RateLimitHeaderMiddleware
 from mulligan.http.services import StoreOpener
 
@@ -36,6 +37,7 @@ ROUTERS = (
     fleet.queue_router,
     fleet.kind_router,
     fleet.dependency_router,
+    releases.router,
     failures.policy_router,
     fleet.schedule_router,
     monitoring.alert_router,
@@ -47,10 +49,12 @@ ROUTERS = (
 )
 
 
-def create_api(app: Mulligan | Settings, opener: StoreOpener | None = None) -> FastAPI:
+def create_api(served: Mulligan | Settings | StoreOpener) -> FastAPI:
     """Build the API of an app, or of the database that the settings name."""
-    served = app if isinstance(app, Mulligan) else ManifestApp(app, opener or StoreOpener(app))
-    context = ApiContext(served)
+    if isinstance(served, Settings):
+        served = StoreOpener(served, follow_apps=True)
+    app = ManifestApp(served) if isinstance(served, StoreOpener) else served
+    context = ApiContext(app)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -59,6 +63,7 @@ def create_api(app: Mulligan | Settings, opener: StoreOpener | None = None) -> F
 
     api = FastAPI(
         title="Mulligan",
+        default_response_class=ApiResponse,
         version="1",
         description="Durable jobs: enqueue, inspect, repair, follow events.",
         docs_url=None,

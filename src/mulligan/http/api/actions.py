@@ -11,16 +11,16 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.batches.service import Batch
+from mulligan.core.durations import parse_seconds
 from mulligan.core.errors import DurationOrTime, Refused, UnknownKind
 from mulligan.core.job import Job, NewJob
 from mulligan.failures.rules import format_validation_error
+from mulligan.guards.gate_status import check_declared_queues
 from mulligan.guards.gates import Dependencies, Queues
 from mulligan.http.api.auth import Caller, owned_batch
-from mulligan.http.api.problems import forbidden
-from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, RequestBody, json_body, run_once
-from mulligan.http.api.serialize import JsonObject, job_to_json, to_json
+from mulligan.http.api.requests import IdempotencyKey, RequestBody, json_body, run_once
+from mulligan.http.api.responses import JsonAnswer, JsonObject, forbidden, job_to_json, to_json
 from mulligan.jobs.enqueue import insert
-from mulligan.jobs.filter import parse_seconds
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import check_user_name, unknown_kind_message
 from mulligan.retries.policy import Policy
@@ -37,7 +37,9 @@ class NewJobRequest(RequestBody):
 
     kind: Annotated[str, Field(min_length=1, max_length=200)]
     payload: dict[str, Any] = Field(default_factory=dict)
-    queue: Text | None = None
+    queue: Text | None = Field(
+        None, description="a key of one owner: only a queue that the app or an operator declared"
+    )
     delay: float | None = Field(None, description="seconds from now")
     run_at: Text | None = Field(None, description=WITH_ZONE)
     priority: int | None = Field(None, description="-9 (first) to 9")
@@ -68,7 +70,7 @@ def enqueue_one(
         status = 200 if jobs[0].deduplicated else 201
         return JsonAnswer(status, job_to_json(jobs[0], private=caller.private))
 
-    return _insert(caller, [_new_job(caller, body, batch_id)], key, answer)
+    return _insert(caller, _new_jobs(caller, [body], batch_id), key, answer)
 
 
 def enqueue_many(
@@ -82,7 +84,28 @@ def enqueue_many(
     def answer(jobs: Sequence[Job]) -> JsonAnswer:
         return JsonAnswer(201, {"jobs": [job_to_json(job, private=caller.private) for job in jobs]})
 
-    return _insert(caller, [_new_job(caller, body, batch_id) for body in bodies], key, answer)
+    return _insert(caller, _new_jobs(caller, bodies, batch_id), key, answer)
+
+
+def _new_jobs(
+    caller: Caller, bodies: Sequence[NewJobRequest], batch_id: str | None
+) -> list[NewJob]:
+    new_jobs = [_new_job(caller, body, batch_id) for body in bodies]
+    if caller.owner is not None:
+        _check_queues(caller, bodies)
+    return new_jobs
+
+
+def _check_queues(caller: Caller, bodies: Sequence[NewJobRequest]) -> None:
+    """Refuse queues that an owner may not use, also in the escalation steps of a policy."""
+    names = {body.queue for body in bodies if body.queue is not None}
+    for body in bodies:
+        if body.policy is not None:
+            names |= parse_policy(body.policy).queues
+    if names:
+        app_queues = caller.context.app.registry.manifest("", "").queue_names
+        with caller.context.store().read() as tx:
+            check_declared_queues(tx, names, app_queues)
 
 
 def _new_job(caller: Caller, body: NewJobRequest, batch_id: str | None) -> NewJob:
@@ -99,7 +122,8 @@ def _insert(
 ) -> JsonAnswer:
     """Insert the jobs and the stored answer in one transaction."""
     with caller.context.store().begin() as tx:
-        answer = answer_for(insert(tx, new_jobs, caller.services.jobs.get))
+        key.lock(tx)
+        answer = answer_for(insert(tx, new_jobs, caller.services.jobs))
         key.store_answer(tx, answer)
     return answer
 
@@ -107,8 +131,9 @@ def _insert(
 def check_kind(caller: Caller, kind: str) -> str:
     """Return `kind` if this app or a worker knows it. Any kind passes before the first worker."""
     check_user_name("kind", kind)
-    handlers = caller.context.app.registry.handlers
-    if kind not in handlers:
+    app = caller.context.app
+    handlers = app.registry.handlers
+    if kind not in handlers and not app.stored_specs(kind):
         with caller.context.store().read() as tx:
             known = load_kinds(tx)
         if known and kind not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections.abc import Callable
@@ -15,19 +16,21 @@ from mulligan.access.keys import KEY_PREFIX, Key, Role, is_key
 from mulligan.app.mulligan import Mulligan
 from mulligan.app.services import StoreServices
 from mulligan.batches.service import Batch
-from mulligan.config import Settings
+from mulligan.config import Settings, WebSection
 from mulligan.core.errors import NotFound
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import Job
 from mulligan.http.api.event_hub import EventHub
-from mulligan.http.api.problems import Problem, forbidden
-from mulligan.http.middleware import KeyRateLimits
-from mulligan.http.services import DatabaseThreads, StoreOpener
+from mulligan.http.api.responses import Problem, forbidden
+from mulligan.http.middleware import BucketState, RecentSet, TokenBuckets, client_network
+from mulligan.http.services import DatabaseThreads, IdempotencyClaims, StoreOpener
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.storage import Store
 
 INVALID_KEY = "this key is invalid, expired or revoked"
 BEARER = re.compile(r"Bearer +([\x21-\x7e]+) *", re.IGNORECASE)
+T = TypeVar("T")
+
 KEY_PARAMETERS = frozenset({"access_token", "api_key", "apikey", "authorization", "key", "token"})
 
 
@@ -64,6 +67,14 @@ class Caller(NamedTuple):
     def services(self) -> StoreServices:
         return self.context.services_for(self.actor)
 
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run a short database call on a thread."""
+        return await self.context.run(call, self.key.id)
+
+    async def run_slow(self, call: Callable[[], T]) -> T:
+        """Run a call that reads much on a thread of its own."""
+        return await self.context.run_slow(call, self.key.id)
+
 
 class KeyRequirement:
     """A FastAPI dependency: the role and scope that a route requires of the caller's key."""
@@ -87,7 +98,7 @@ async def _authenticate(request: Request, bucket: str) -> Caller:
     text = _key_text(request)
     key_hash = hashlib.sha256(text.encode()).digest()
     context.rates.check_guesses(request, key_hash)
-    key = await context.run(lambda: context.app.keys.authenticate(text))
+    key = await context.check(lambda: context.app.keys.authenticate(text))
     if key is None:
         context.rates.record_wrong_key(request, key_hash)
         raise _unauthenticated(INVALID_KEY)
@@ -171,8 +182,6 @@ def _not_found(noun: str, text: str) -> str:
 
 # --- Context ---
 
-T = TypeVar("T")
-
 KEY_USE_INTERVAL = 60.0  # seconds between two records of the same key's use
 SLOW_QUERY_TIMEOUT = 60.0  # seconds
 
@@ -180,13 +189,77 @@ SLOW_QUERY_TIMEOUT = 60.0  # seconds
 class ManifestApp(Mulligan):
     """An app without handlers: what it knows comes from the manifests stored in its database."""
 
-    def __init__(self, settings: Settings, opener: StoreOpener) -> None:
+    def __init__(self, opener: StoreOpener) -> None:
         self._opener = opener
-        super().__init__(settings=settings)
+        super().__init__(settings=opener.settings)
+
+    @property
+    def settings(self) -> Settings:
+        return self._opener.settings
+
+    @settings.setter
+    def settings(self, _: Settings) -> None:
+        """Ignore it: the opener follows what the apps declare."""
 
     @property
     def store(self) -> Store:
         return self._opener()
+
+
+# --- Rate limits of API keys ---
+
+GUESS_BURST = 100  # wrong keys from one network at once
+GUESS_RATE = 1.0  # and per second
+
+
+class KeyRateLimits:
+    """Limits calls per key and wrong keys per client network. Each process counts for itself."""
+
+    def __init__(self, settings: WebSection) -> None:
+        self._calls = TokenBuckets(settings.rate, settings.burst)
+        self._guesses = TokenBuckets(GUESS_RATE, GUESS_BURST)
+        self._valid_keys = RecentSet()
+
+    def check_guesses(self, request: Request, key_hash: bytes) -> None:
+        """Refuse clients whose network sent too many wrong keys.
+
+        Keys that were valid before pass: a neighbour who guesses must not lock them out.
+        """
+        if key_hash in self._valid_keys:
+            return
+        bucket = self._guesses.peek(client_network(request))
+        if not bucket.allowed:
+            raise _too_many("too many wrong keys from your network", bucket)
+
+    def record_wrong_key(self, request: Request, key_hash: bytes) -> None:
+        self._valid_keys.discard(key_hash)
+        self._guesses.take(client_network(request))
+
+    def record_call(self, request: Request, key_hash: bytes, name: str) -> None:
+        """Count a call of a valid key against the bucket `name`. Raise 429 if it is empty."""
+        self._valid_keys.add(key_hash)
+        bucket = self._calls.take(name)
+        if not self._calls.rate:
+            return
+        request.state.rate_headers = self._headers(bucket)
+        if not bucket.allowed:
+            limit = f"{self._calls.rate:g} requests per second"
+            raise _too_many(f"this key may send {limit} (web.rate, web.burst)", bucket)
+
+    def _headers(self, bucket: BucketState) -> list[tuple[bytes, bytes]]:
+        """Return the fields of draft-ietf-httpapi-ratelimit-headers."""
+        burst = self._calls.burst
+        rate = self._calls.rate
+        window = math.ceil(burst / rate)
+        reset = math.ceil((burst - bucket.left) / rate)
+        policy = f'"key";q={burst};w={window}'
+        state = f'"key";r={bucket.left};t={reset}'
+        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", state.encode())]
+
+
+def _too_many(detail: str, bucket: BucketState) -> Problem:
+    headers = {"retry-after": str(max(1, math.ceil(bucket.wait)))}
+    return Problem(429, "RATE_LIMITED", detail, retryable=True, headers=headers)
 
 
 class ApiContext:
@@ -194,10 +267,12 @@ class ApiContext:
 
     def __init__(self, app: Mulligan) -> None:
         self.app = app
-        self.settings = app.settings
         self.hub = EventHub(self.store, app.settings.web)
+        self.claims = IdempotencyClaims(self.store)
         self._threads = DatabaseThreads("mulligan-api")
-        self._slow_thread = DatabaseThreads("mulligan-api-long", 1)
+        # Keys and health are checked even if all other threads wait for a locked table.
+        self._check_threads = DatabaseThreads("mulligan-api-checks", 2)
+        self._slow_thread = DatabaseThreads("mulligan-api-long", 1, 1)
         self.rates = KeyRateLimits(app.settings.web)
         self._key_used_at: dict[str, float] = {}  # key id → monotonic time
         self.show_database_errors = False
@@ -205,24 +280,33 @@ class ApiContext:
     def store(self) -> Store:
         return self.app.store
 
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run a short database call on a thread."""
-        return await self._threads.run(call)
+    @property
+    def settings(self) -> Settings:
+        return self.app.settings
 
-    async def run_slow(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], key: str) -> T:
+        """Run a short database call of a key on a thread."""
+        return await self._threads.run(call, holder=key)
+
+    async def run_slow(self, call: Callable[[], T], key: str) -> T:
         """Run a call that reads much. Such calls run one at a time and do not delay short ones."""
-        return await self._slow_thread.run(call, SLOW_QUERY_TIMEOUT)
+        return await self._slow_thread.run(call, SLOW_QUERY_TIMEOUT, key)
+
+    async def check(self, call: Callable[[], T]) -> T:
+        """Run a query about keys or the server's health."""
+        return await self._check_threads.run(call)
 
     def record_key_use(self, key: Key) -> None:
         """Record that a key was used, at most once a minute, without delaying the request."""
         now = time.monotonic()
         if now - self._key_used_at.get(key.id, -KEY_USE_INTERVAL) >= KEY_USE_INTERVAL:
             self._key_used_at[key.id] = now
-            self._threads.run_detached(lambda: self.app.keys.record_use(key))
+            self._check_threads.run_detached(lambda: self.app.keys.record_use(key))
 
     def close(self) -> None:
         self.hub.close()
         self._threads.close()
+        self._check_threads.close()
         self._slow_thread.close()
 
     def services_for(self, actor: str) -> StoreServices:

@@ -46,15 +46,15 @@ from mulligan.http.api.openapi import (
 )
 from mulligan.http.api.requests import (
     IdempotencyKey,
-    JsonAnswer,
     RequestBody,
     decode_cursor,
     describe_body,
     encode_cursor,
+    insert_once,
     json_body,
     run_once,
 )
-from mulligan.http.api.serialize import JsonObject, event_to_json, job_to_json, to_json
+from mulligan.http.api.responses import JsonAnswer, JsonObject, event_to_json, job_to_json, to_json
 
 router = APIRouter(prefix="/batches", tags=["batches"])
 
@@ -91,7 +91,7 @@ async def list_batches(
     """List batches, newest first."""
     cursor_scope = f"batches {state}"
     before = decode_cursor(caller, cursor_scope, cursor)
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.batches.list(
             state=state, owner=caller.owner, limit=limit, before=before
         )
@@ -103,7 +103,7 @@ async def list_batches(
 @router.get("/{batch_id}", **responses(BATCH))
 async def get_batch(caller: Viewer, batch_id: str) -> JsonObject:
     """Get one batch."""
-    return _to_json(await caller.context.run(lambda: owned_batch(caller, batch_id)))
+    return _to_json(await caller.run(lambda: owned_batch(caller, batch_id)))
 
 
 @router.get("/{batch_id}/jobs", **responses(MEMBERS))
@@ -124,7 +124,7 @@ async def list_members(
             member_filter, limit=limit, before=before, owner=caller.owner, private=caller.private
         )
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
     jobs = [job_to_json(job, private=caller.private) for job in found]
     return {"jobs": jobs, "next": next_cursor, "partial": found.partial}
@@ -133,7 +133,7 @@ async def list_members(
 @router.get("/{batch_id}/failures", **responses(BATCH_FAILURES))
 async def list_member_failures(caller: Viewer, batch_id: str) -> JsonObject:
     """Count the dead members of a batch by failure code."""
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.batches.failures(owned_batch(caller, batch_id).id)
     )
     return {"failures": to_json(found)}
@@ -142,7 +142,7 @@ async def list_member_failures(caller: Viewer, batch_id: str) -> JsonObject:
 @router.get("/{batch_id}/events", **responses(EVENTS))
 async def list_batch_events(caller: Viewer, batch_id: str) -> JsonObject:
     """List the events of the batch itself, oldest first."""
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.batches.history(owned_batch(caller, batch_id).id)
     )
     return {"events": [event_to_json(one, private=caller.sees_staff_actions) for one in found]}
@@ -178,10 +178,10 @@ async def add_members(
 ) -> Response:
     """Add one job, as in `POST /jobs`, or several (`{jobs}`), as in `POST /jobs/bulk`."""
     if isinstance(body, NewJobsRequest):
-        return await run_once(
+        return await insert_once(
             request, caller, lambda key: enqueue_many(caller, body.jobs, key, batch_id)
         )
-    return await run_once(request, caller, lambda key: enqueue_one(caller, body, key, batch_id))
+    return await insert_once(request, caller, lambda key: enqueue_one(caller, body, key, batch_id))
 
 
 @router.post("/{batch_id}/seal", **responses(BATCH), openapi_extra=describe_body(ReasonRequest))

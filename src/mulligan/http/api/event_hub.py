@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import re
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -18,11 +17,11 @@ from typing import Any, TypeVar
 from mulligan.access.queries import AccessQueries
 from mulligan.config import WebSection
 from mulligan.core.event import Event
-from mulligan.core.job import State
-from mulligan.events.queries import EventQueries
+from mulligan.core.job import JobRow, State
+from mulligan.events.follow import PAGE_SIZE, LogReader
+from mulligan.events.queries import EventPage, EventQueries
 from mulligan.failures.redact import scrub
-from mulligan.http.api.problems import Problem
-from mulligan.http.api.serialize import event_to_json
+from mulligan.http.api.responses import Problem, event_to_json
 from mulligan.http.services import DatabaseThreads
 from mulligan.jobs.queries import JobQueries
 from mulligan.storage import Store
@@ -66,91 +65,9 @@ class SharedEvent:
         return self._frames[private]
 
 
-# --- Following the log ---
+# --- The hub ---
 
 log = logging.getLogger("mulligan.http")
-
-PAGE_SIZE = 500
-POLL_INTERVAL = 0.5  # seconds, if no hint arrives
-RETRY_DELAY = 1.0  # seconds after a database error
-
-Publish = Callable[[Sequence[Event], int], None]
-
-
-class EventFollower:
-    """Reads new events on a thread, and listens for hints on another one.
-
-    It starts at the newest event. `publish` and `on_database_change` are called on the event loop.
-    """
-
-    def __init__(
-        self,
-        open_store: Callable[[], Store],
-        publish: Publish,
-        on_database_change: Callable[[], None],
-    ) -> None:
-        self.ready = asyncio.Event()
-        self._open_store = open_store
-        self._publish = publish
-        self._on_database_change = on_database_change
-        self._loop = asyncio.get_running_loop()
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._cursor: int | None = None
-        self._store: Store | None = None
-        for name, work in (("reader", self._read), ("hints", self._listen)):
-            threading.Thread(target=work, name=f"mulligan-events-{name}", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._wake.set()
-
-    def _read(self) -> None:
-        while not self._stop.is_set():
-            try:
-                more = self._read_page()
-            except RuntimeError:  # the event loop is closed
-                return
-            except Exception:
-                log.debug("cannot read events", exc_info=True)
-                self._stop.wait(RETRY_DELAY)
-                continue
-            if not more:
-                self._wake.wait(POLL_INTERVAL)
-                self._wake.clear()
-
-    def _read_page(self) -> bool:
-        """Read and publish one page. Return whether there is more."""
-        store = self._open_store()
-        if self._store is not None and store is not self._store:
-            # The database was replaced: the positions of all streams are void.
-            self._cursor = None
-            self._loop.call_soon_threadsafe(self._on_database_change)
-        self._store = store
-        is_first = self._cursor is None
-        with store.read() as tx:
-            cursor = EventQueries(tx).newest_event() if self._cursor is None else self._cursor
-            events = EventQueries(tx).list_events_after(cursor, PAGE_SIZE)
-        self._cursor = events[-1].id if events else cursor
-        if events or is_first:
-            self._loop.call_soon_threadsafe(self._deliver, events, self._cursor)
-        return len(events) == PAGE_SIZE
-
-    def _deliver(self, events: Sequence[Event], cursor: int) -> None:
-        if not self._stop.is_set():
-            self._publish(events, cursor)
-            self.ready.set()
-
-    def _listen(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._open_store().watch(self._wake.set, self._stop)
-            except Exception:
-                log.debug("cannot listen for hints", exc_info=True)
-                self._stop.wait(RETRY_DELAY)
-
-
-# --- The hub ---
 
 T = TypeVar("T")
 
@@ -216,8 +133,9 @@ class EventHub:
         self._attached: set[Listener] = set()
         # Listeners by filter, so that each filter runs once per event.
         self._by_filter: dict[Callable[[Event], bool], set[Listener]] = {}
-        self._threads = DatabaseThreads("mulligan-streams", THREADS)
-        self._follower: EventFollower | None = None
+        self._threads = DatabaseThreads("mulligan-streams", THREADS, per_holder=1)
+        self._reader: LogReader | None = None
+        self._ready = asyncio.Event()  # the reader knows its position
         self._tasks: list[asyncio.Task[None]] = []
         self.cursor = 0  # the newest event that was published
         self._closed = False
@@ -260,14 +178,42 @@ class EventHub:
 
         Return the last event published before: the stream must read the log up to there itself.
         """
-        if self._follower is None:
-            self._follower = EventFollower(self.store, self.publish, self.end_all)
-        await self._follower.ready.wait()
+        if self._reader is None:
+            self._reader = self._start_reader()
+        await self._ready.wait()
         listener.overflowed = False
         listener.pending.clear()
         self._attached.add(listener)
         self._by_filter.setdefault(listener.matches, set()).add(listener)
         return self.cursor
+
+    def _start_reader(self) -> LogReader:
+        """Start reading the log. What the reader's thread calls runs on the event loop."""
+        loop = asyncio.get_running_loop()
+        ready = self._ready = asyncio.Event()
+
+        def publish(events: Sequence[Event], cursor: int) -> None:
+            call_on_loop(self._publish_current, ready, events, cursor)
+
+        def call_on_loop(function: Callable[..., None], *args: Any) -> None:
+            try:
+                loop.call_soon_threadsafe(function, *args)
+            except RuntimeError:  # the event loop is closed
+                self._stop_reader()
+
+        return LogReader(self.store, publish, lambda: call_on_loop(self.end_all))
+
+    def _publish_current(self, ready: asyncio.Event, events: Sequence[Event], cursor: int) -> None:
+        """Publish what the current reader has read; not what one that was stopped has."""
+        if ready is self._ready:
+            self.publish(events, cursor)
+            ready.set()
+
+    def _stop_reader(self) -> None:
+        self._ready = asyncio.Event()
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
 
     def detach(self, listener: Listener) -> None:
         self._attached.discard(listener)
@@ -288,9 +234,15 @@ class EventHub:
                     for listener in listeners:
                         listener.offer(shared)
 
-    async def page(self, cursor: int) -> list[Event]:
-        """Read a page of events after `cursor` from the log."""
-        return await self._read(lambda tx: EventQueries(tx).list_events_after(cursor, PAGE_SIZE))
+    async def page(self, listener: Listener, cursor: int) -> EventPage:
+        """Read a page of events after `cursor` from the log, only those of the listener's owner.
+
+        Streams of one key or owner read one page at a time, so that others are not delayed.
+        """
+        holder = listener.owner or listener.holder
+        return await self._read(
+            lambda tx: EventQueries(tx).read_page(cursor, PAGE_SIZE, listener.owner), holder
+        )
 
     async def id_range(self) -> tuple[int, int]:
         """Return (the id up to which retention has removed events, the newest id)."""
@@ -298,12 +250,12 @@ class EventHub:
             lambda tx: (EventQueries(tx).pruned_event_id(), EventQueries(tx).newest_event())
         )
 
-    async def _read(self, query: Callable[[Transaction], T]) -> T:
+    async def _read(self, query: Callable[[Transaction], T], holder: str = "") -> T:
         def work() -> T:
             with self.store().read() as tx:
                 return query(tx)
 
-        return await self._threads.run(work)
+        return await self._threads.run(work, holder=holder)
 
     # --- Revoked keys ---
 
@@ -338,27 +290,33 @@ class EventHub:
         last: Progress = {}
         while self._open:
             await asyncio.sleep(PROGRESS_INTERVAL)
-            followed = {job for listener in self._attached for job in listener.jobs}
+            followed: set[str] = set()
+            for listener in self._attached:
+                followed.update(listener.jobs)
             if followed:
                 last = await self._send_progress(sorted(followed)[:MAX_FOLLOWED_JOBS], last)
             else:
                 last = {}
 
     async def _send_progress(self, followed: Sequence[str], last: Progress) -> Progress:
+        def read(tx: Transaction) -> list[JobRow | None]:
+            return [JobQueries(tx).get_job(job) for job in followed]
+
         try:
-            rows = await self._read(lambda tx: [JobQueries(tx).get_job(job) for job in followed])
+            rows = await self._read(read)
         except Exception:
             log.debug("cannot read progress", exc_info=True)
             return last
-        running = {row.id: row for row in rows if row is not None and row.state == State.RUNNING}
-        current: Progress = {
-            job: (row.progress, row.progress_message) for job, row in running.items()
-        }
-        for job, row in running.items():
-            if row.progress is None or current[job] == last.get(job):
+        current: Progress = {}
+        for row in rows:
+            if row is None or row.state != State.RUNNING:
                 continue
-            data = {"job_id": job, "progress": row.progress, "message": scrub(row.progress_message)}
-            self._offer_progress(job, row.owner, frame("job.progress", data))
+            current[row.id] = (row.progress, row.progress_message)
+            if row.progress is None or current[row.id] == last.get(row.id):
+                continue
+            message = scrub(row.progress_message)
+            data = {"job_id": row.id, "progress": row.progress, "message": message}
+            self._offer_progress(row.id, row.owner, frame("job.progress", data))
         return current
 
     def _offer_progress(self, job: str, owner: str, chunk: bytes) -> None:
@@ -374,9 +332,7 @@ class EventHub:
             listener.end()
 
     def _stop(self) -> None:
-        if self._follower is not None:
-            self._follower.stop()
-            self._follower = None
+        self._stop_reader()
         for task in self._tasks:
             task.cancel()
         self._tasks = []
@@ -385,8 +341,7 @@ class EventHub:
         """End all streams and refuse new ones."""
         self._closed = True
         self.end_all()
-        if self._follower is not None:
-            self._follower.stop()
+        self._stop_reader()
         self._threads.close()
 
 

@@ -15,14 +15,13 @@ from mulligan.events.service import build_owner_event_filter, parse_event_filter
 from mulligan.http.api.auth import StreamViewer
 from mulligan.http.api.event_hub import (
     HEARTBEAT_FRAME,
-    PAGE_SIZE,
     RETRY_FRAME,
     EventHub,
     Listener,
     SharedEvent,
     frame,
 )
-from mulligan.http.api.problems import Problem
+from mulligan.http.api.responses import Problem
 from mulligan.http.services import DatabaseUnavailable
 
 log = logging.getLogger("mulligan.http")
@@ -99,20 +98,21 @@ class EventReplay:
         while True:
             was_attached = published >= 0
             try:
-                events = await self._hub.page(self._cursor)
-                if not was_attached and len(events) < PAGE_SIZE:
+                page = await self._hub.page(self._listener, self._cursor)
+                if not was_attached and page.is_last:
                     async with asyncio.timeout(HEARTBEAT_INTERVAL):
                         published = await self._hub.attach(self._listener)
             except (DatabaseUnavailable, TimeoutError):
                 yield HEARTBEAT_FRAME
                 await asyncio.sleep(RETRY_DELAY)
                 continue
-            chunk = b"".join(self._encode(SharedEvent(event)) for event in events)
+            chunk = b"".join(self._encode(SharedEvent(event)) for event in page.events)
+            self._cursor = max(self._cursor, page.cursor)
             if chunk:
                 yield chunk
-            elif len(events) == PAGE_SIZE:
+            elif not page.is_last:
                 yield HEARTBEAT_FRAME  # many events, but none that matches the filter
-            if 0 <= published <= self._cursor or (was_attached and not events):
+            if 0 <= published <= self._cursor or (was_attached and not page.events):
                 return
 
     def _encode(self, shared: SharedEvent) -> bytes:

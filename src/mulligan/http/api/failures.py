@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.core.errors import NotFound
@@ -43,7 +43,6 @@ from mulligan.http.api.openapi import (
     responses,
 )
 from mulligan.http.api.requests import (
-    JsonAnswer,
     RequestBody,
     decode_cursor,
     describe_body,
@@ -51,14 +50,31 @@ from mulligan.http.api.requests import (
     json_body,
     run_once,
 )
-from mulligan.http.api.serialize import JsonObject, to_json
+from mulligan.http.api.responses import ApiResponse, JsonAnswer, JsonObject, to_json
 from mulligan.insight.service import load_insight
-from mulligan.manifest.declared import load_rules
-from mulligan.retries.service import Backtest, PolicyExplanation
+from mulligan.retries.service import Backtest, PolicyExplanation, load_declared_rules
 
 # --- Failure groups: dead jobs with the same cause ---
 
 router = APIRouter(prefix="/failures", tags=["failures"])
+
+HistoryParam = Annotated[bool, Query(description="also causes without a dead job")]
+
+
+class ResolveRequest(ReasonRequest):
+    """Body of `POST /failures/{fingerprint}/resolve`."""
+
+    in_release: Text = Field("", description='the release that has the fix, or "next"')
+
+
+class AssignRequest(ReasonRequest):
+    """Body of `POST /failures/{fingerprint}/assign`."""
+
+    person: Text = Field("", description="who works on it; empty: nobody")
+
+
+AssignBody = Annotated[AssignRequest, json_body(AssignRequest)]
+ResolveBody = Annotated[ResolveRequest, json_body(ResolveRequest)]
 
 _FINGERPRINT = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -69,22 +85,30 @@ async def list_failures(
     filter: FilterParam = "",  # noqa: A002 - as in the URL
     limit: ShortLimitParam = 100,
     cursor: CursorParam = None,
+    *,
+    history: HistoryParam = False,
 ) -> Response:
     """List the most recent failure groups; new, open and regressed ones first.
 
-    `more`: there are other groups.
+    `history`: also causes without a dead job, such as recovered ones. `more`: there are other
+    groups.
     """
-    cursor_scope = f"failures {filter}"
+    cursor_scope = f"failures {history} {filter}"
     before = decode_cursor(caller, cursor_scope, cursor)
 
     def load() -> GroupList:
         return caller.services.failures.groups(
-            filter, owner=caller.owner, limit=limit, before=before, private=caller.private
+            filter,
+            owner=caller.owner,
+            limit=limit,
+            before=before,
+            private=caller.private,
+            history=history,
         )
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
-    return JSONResponse(
+    return ApiResponse(
         {"failures": [_to_json(group) for group in found], "next": next_cursor, "more": found.more}
     )
 
@@ -98,7 +122,7 @@ async def get_failure(caller: Viewer, fingerprint: str) -> JsonObject:
             _check_fingerprint(fingerprint), owner=caller.owner, private=caller.private
         )
 
-    return _to_json(await caller.context.run(load))
+    return _to_json(await caller.run(load))
 
 
 @router.post("/{fingerprint}/mute", **responses(FAILURE), openapi_extra=describe_body(UntilRequest))
@@ -133,17 +157,22 @@ async def unmute_failure(
 
 
 @router.post(
-    "/{fingerprint}/resolve", **responses(FAILURE), openapi_extra=describe_body(ReasonRequest)
+    "/{fingerprint}/resolve", **responses(FAILURE), openapi_extra=describe_body(ResolveRequest)
 )
 async def resolve_failure(
-    request: Request, caller: Operator, fingerprint: str, body: ReasonBody
+    request: Request, caller: Operator, fingerprint: str, body: ResolveBody
 ) -> Response:
-    """Mark the cause as fixed. A later death of the same cause is a regression."""
+    """Mark the cause as fixed. A later death of the same cause is a regression.
+
+    With `in_release`, deaths under older releases are none.
+    """
     return await _run_group_action(
         request,
         caller,
         fingerprint,
-        lambda failures, name: failures.resolve(name, note=body.reason, owner=caller.owner),
+        lambda failures, name: failures.resolve(
+            name, in_release=body.in_release, note=body.reason, owner=caller.owner
+        ),
     )
 
 
@@ -159,6 +188,23 @@ async def reopen_failure(
         caller,
         fingerprint,
         lambda failures, name: failures.reopen(name, reason=body.reason, owner=caller.owner),
+    )
+
+
+@router.post(
+    "/{fingerprint}/assign", **responses(FAILURE), openapi_extra=describe_body(AssignRequest)
+)
+async def assign_failure(
+    request: Request, caller: Operator, fingerprint: str, body: AssignBody
+) -> Response:
+    """Name the person who works on a group."""
+    return await _run_group_action(
+        request,
+        caller,
+        fingerprint,
+        lambda failures, name: failures.assign(
+            name, body.person, reason=body.reason, owner=caller.owner
+        ),
     )
 
 
@@ -247,7 +293,7 @@ async def list_policies(caller: ViewerOfAll) -> JsonObject:
         policies = caller.services.policy
         return {"kinds": policies.kinds(), "system": _policy_to_json(policies.system())}
 
-    return await caller.context.run(load)
+    return await caller.run(load)
 
 
 @policy_router.get("/policies/{kind}", **responses(POLICY))
@@ -262,7 +308,7 @@ async def get_policy(
     def load() -> PolicyExplanation:
         return caller.services.policy.explain(kind, queue=queue, max_retries=max_retries)
 
-    return _policy_to_json(await caller.context.run(load))
+    return _policy_to_json(await caller.run(load))
 
 
 @policy_router.post(
@@ -296,7 +342,7 @@ async def get_insight(
 ) -> JsonObject:
     """Compute statistics of jobs and retries: success rates, cost, advice."""
     span = parse_since("since", since)
-    found = await caller.context.run_slow(
+    found = await caller.run_slow(
         lambda: load_insight(
             caller.context.store(), caller.context.settings, span or WEEK, kind, queue
         )
@@ -330,7 +376,7 @@ def _rules(caller: Caller, kind: str | None) -> list[Rule]:
     if kind is None:
         return load_configured_rules(caller.context.settings)
     with caller.context.store().read() as tx:
-        return load_rules(tx, check_kind(caller, kind))
+        return load_declared_rules(tx, check_kind(caller, kind))
 
 
 def _backtest_to_json(found: Backtest) -> JsonObject:

@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from mulligan.core.errors import NotFound
 from mulligan.http.api.actions import (
     LimitBody,
     LimitRequest,
@@ -37,10 +36,9 @@ from mulligan.http.api.openapi import (
     WORKERS,
     responses,
 )
-from mulligan.http.api.requests import IdempotencyKey, JsonAnswer, describe_body, run_once
-from mulligan.http.api.serialize import JsonObject, iso_time, job_to_json, to_json
-from mulligan.storage.base import Transaction
-from mulligan.worker.registry import WorkerStatus, request_drain, worker_statuses
+from mulligan.http.api.requests import IdempotencyKey, describe_body, run_once
+from mulligan.http.api.responses import JsonAnswer, JsonObject, iso_time, job_to_json, to_json
+from mulligan.worker.service import WorkerStatus, drain_workers, worker_statuses
 
 # --- Queues and workers ---
 
@@ -52,13 +50,13 @@ AllParam = Annotated[bool, Query(description="include stopped workers")]
 @queue_router.get("/queues", **responses(QUEUES))
 async def list_queues(caller: ViewerOfAll) -> JsonObject:
     """List queues."""
-    return {"queues": to_json(await caller.context.run(caller.services.queues.list))}
+    return {"queues": to_json(await caller.run(caller.services.queues.list))}
 
 
 @queue_router.get("/queues/{name}", **responses(QUEUE))
 async def get_queue(caller: ViewerOfAll, name: str) -> JsonObject:
     """Get one queue."""
-    return dict(to_json(await caller.context.run(lambda: caller.services.queues.get(name))))
+    return dict(to_json(await caller.run(lambda: caller.services.queues.get(name))))
 
 
 @queue_router.post(
@@ -98,9 +96,7 @@ async def list_workers(caller: ViewerOfAll, *, all: AllParam = False) -> JsonObj
         with caller.context.store().read() as tx:
             return worker_statuses(tx, closed=all)
 
-    return {
-        "workers": [_worker_to_json(caller, worker) for worker in await caller.context.run(load)]
-    }
+    return {"workers": [_worker_to_json(caller, worker) for worker in await caller.run(load)]}
 
 
 @queue_router.post(
@@ -112,19 +108,11 @@ async def drain_worker(
     """Drain a worker: it claims no more jobs, finishes its running ones and stops."""
 
     def act() -> JsonObject:
-        with caller.context.store().begin() as tx:
-            request_drain(tx, [_find_worker(tx, worker_id).row], caller.actor, body.reason)
-            return _worker_to_json(caller, _find_worker(tx, worker_id))
+        store = caller.context.store()
+        [worker] = drain_workers(store, [worker_id], caller.actor, body.reason)
+        return _worker_to_json(caller, worker)
 
     return await run_action(request, caller, act)
-
-
-def _find_worker(tx: Transaction, worker_id: str) -> WorkerStatus:
-    for worker in worker_statuses(tx):
-        if worker.row.id == worker_id:
-            return worker
-    message = f"unknown or stopped worker {worker_id!r:.80}"
-    raise NotFound(message)
 
 
 def _worker_to_json(caller: Caller, worker: WorkerStatus) -> JsonObject:
@@ -156,13 +144,13 @@ kind_router = APIRouter(prefix="/kinds", tags=["kinds"])
 @kind_router.get("", **responses(KINDS))
 async def list_kinds(caller: ViewerOfAll) -> JsonObject:
     """List kinds, held ones first."""
-    return {"kinds": to_json(await caller.context.run(caller.services.kinds.list))}
+    return {"kinds": to_json(await caller.run(caller.services.kinds.list))}
 
 
 @kind_router.get("/{name}", **responses(KIND))
 async def get_kind(caller: ViewerOfAll, name: str) -> JsonObject:
     """Get one kind."""
-    return dict(to_json(await caller.context.run(lambda: caller.services.kinds.get(name))))
+    return dict(to_json(await caller.run(lambda: caller.services.kinds.get(name))))
 
 
 @kind_router.post("/{name}/hold", **responses(KIND), openapi_extra=describe_body(UntilRequest))
@@ -181,6 +169,14 @@ async def release_kind(
     return await run_with_reason(request, caller, body, caller.services.kinds.release, name)
 
 
+@kind_router.post("/{name}/try", **responses(KIND), openapi_extra=describe_body(ReasonRequest))
+async def try_kind(
+    request: Request, caller: OperatorOfAll, name: str, body: ReasonBody
+) -> Response:
+    """Let one waiting job of a held kind run."""
+    return await run_with_reason(request, caller, body, caller.services.kinds.try_one, name)
+
+
 # --- Dependencies ---
 
 dependency_router = APIRouter(prefix="/dependencies", tags=["dependencies"])
@@ -189,7 +185,7 @@ dependency_router = APIRouter(prefix="/dependencies", tags=["dependencies"])
 @dependency_router.get("", **responses(DEPENDENCIES))
 async def list_dependencies(caller: ViewerOfAll) -> JsonObject:
     """List dependencies."""
-    return {"dependencies": to_json(await caller.context.run(caller.services.dependencies.list))}
+    return {"dependencies": to_json(await caller.run(caller.services.dependencies.list))}
 
 
 @dependency_router.post(
@@ -225,7 +221,7 @@ async def probe_dependency(
 @dependency_router.get("/{key:path}", **responses(DEPENDENCY))
 async def get_dependency(caller: ViewerOfAll, key: str) -> JsonObject:
     """Get one dependency."""
-    return dict(to_json(await caller.context.run(lambda: caller.services.dependencies.get(key))))
+    return dict(to_json(await caller.run(lambda: caller.services.dependencies.get(key))))
 
 
 @dependency_router.patch(
@@ -249,13 +245,13 @@ CountParam = Annotated[int, Query(ge=1, le=1000)]
 @schedule_router.get("", **responses(SCHEDULES))
 async def list_schedules(caller: ViewerOfAll) -> JsonObject:
     """List schedules."""
-    return {"schedules": to_json(await caller.context.run(caller.services.schedules.list))}
+    return {"schedules": to_json(await caller.run(caller.services.schedules.list))}
 
 
 @schedule_router.get("/{name}", **responses(SCHEDULE))
 async def get_schedule(caller: ViewerOfAll, name: str) -> JsonObject:
     """Get one schedule."""
-    return dict(to_json(await caller.context.run(lambda: caller.services.schedules.get(name))))
+    return dict(to_json(await caller.run(lambda: caller.services.schedules.get(name))))
 
 
 @schedule_router.get("/{name}/next", **responses(SLOTS))
@@ -263,7 +259,7 @@ async def next_slots(caller: ViewerOfAll, name: str, n: CountParam = 5) -> JsonO
     """List the next times of a schedule, in its time zone."""
     return {
         "schedule": name,
-        "next": to_json(await caller.context.run(lambda: caller.services.schedules.next(name, n))),
+        "next": to_json(await caller.run(lambda: caller.services.schedules.next(name, n))),
     }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.core.job import Job
@@ -38,19 +38,22 @@ from mulligan.http.api.openapi import (
     JOB,
     JOBS,
     LINK,
+    LOG,
     RETRY_PREVIEW,
     responses,
 )
 from mulligan.http.api.requests import (
     IdempotencyKey,
-    JsonAnswer,
     decode_cursor,
     describe_body,
     encode_cursor,
+    insert_once,
     json_body,
     run_once,
 )
-from mulligan.http.api.serialize import (
+from mulligan.http.api.responses import (
+    ApiResponse,
+    JsonAnswer,
     JsonObject,
     attempt_to_json,
     event_to_json,
@@ -88,6 +91,9 @@ RetryBody = Annotated[RetryRequest, json_body(RetryRequest)]
 ReleaseBody = Annotated[ReleaseRequest, json_body(ReleaseRequest)]
 
 
+TokenPath = Annotated[int, Path(ge=0, lt=2**63)]
+
+
 # --- Read ---
 
 
@@ -104,15 +110,15 @@ async def list_jobs(
     """
     cursor_scope = f"jobs {filter}"
     before = decode_cursor(caller, cursor_scope, cursor)
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.jobs.list(
             filter, limit=limit, before=before, owner=caller.owner, private=caller.private
         )
     )
     next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
     jobs = [_to_json(caller, job) for job in found]
-    # A JSONResponse, because FastAPI would walk through every value of a dict again.
-    return JSONResponse({"jobs": jobs, "next": next_cursor, "partial": found.partial})
+    # An ApiResponse, because FastAPI would walk through every value of a dict again.
+    return ApiResponse({"jobs": jobs, "next": next_cursor, "partial": found.partial})
 
 
 @router.get("/count", **responses(COUNT))
@@ -121,7 +127,7 @@ async def count_jobs(caller: Viewer, filter: FilterParam = "") -> JsonObject:  #
 
     `capped`: counting stopped at 10,000. `partial`: the search stopped after 50,000 jobs.
     """
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.jobs.count(filter, owner=caller.owner, private=caller.private)
     )
     return {"count": int(found), "capped": found.capped, "partial": found.partial}
@@ -130,24 +136,27 @@ async def count_jobs(caller: Viewer, filter: FilterParam = "") -> JsonObject:  #
 @router.get("/{job_id}", **responses(JOB))
 async def get_job(caller: Viewer, job_id: str) -> JsonObject:
     """Get one job."""
-    return _to_json(caller, await caller.context.run(lambda: owned_job(caller, job_id)))
+    return _to_json(caller, await caller.run(lambda: owned_job(caller, job_id)))
 
 
 @router.get("/{job_id}/attempts", **responses(ATTEMPTS))
 async def list_attempts(caller: Viewer, job_id: str) -> JsonObject:
     """List the attempts of a job, newest first."""
-    found = await caller.context.run(
-        lambda: caller.services.jobs.attempts(owned_job(caller, job_id).id)
-    )
+    found = await caller.run(lambda: caller.services.jobs.attempts(owned_job(caller, job_id).id))
     return {"attempts": [attempt_to_json(one, private=caller.private) for one in reversed(found)]}
+
+
+@router.get("/{job_id}/attempts/{token}/log", **responses(LOG))
+async def get_log(caller: Operator, job_id: str, token: TokenPath) -> JsonObject:
+    """Get the last log records and the stacks of a failed attempt, without secrets."""
+    found = await caller.run(lambda: caller.services.jobs.log(owned_job(caller, job_id).id, token))
+    return found.to_json()
 
 
 @router.get("/{job_id}/events", **responses(EVENTS))
 async def list_events(caller: Viewer, job_id: str) -> JsonObject:
     """List the events of a job, oldest first."""
-    found = await caller.context.run(
-        lambda: caller.services.jobs.history(owned_job(caller, job_id).id)
-    )
+    found = await caller.run(lambda: caller.services.jobs.history(owned_job(caller, job_id).id))
     return {"events": [event_to_json(one, private=caller.sees_staff_actions) for one in found]}
 
 
@@ -158,7 +167,7 @@ async def explain_job(caller: Viewer, job_id: str) -> JsonObject:
     def load() -> Explanation:
         return caller.services.jobs.explain(owned_job(caller, job_id).id, private=caller.private)
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     explanation: JsonObject = {
         "job_id": found.job.id,
         "now": found.now,
@@ -180,7 +189,7 @@ async def explain_job(caller: Viewer, job_id: str) -> JsonObject:
 )
 async def enqueue_job(request: Request, caller: Operator, body: NewJobBody) -> Response:
     """Enqueue a job. 201 with the job; 200 and `deduplicated` if it exists already."""
-    return await run_once(request, caller, lambda key: enqueue_one(caller, body, key))
+    return await insert_once(request, caller, lambda key: enqueue_one(caller, body, key))
 
 
 @router.post(
@@ -193,7 +202,7 @@ async def enqueue_jobs(request: Request, caller: Operator, body: NewJobsBody) ->
 
     A duplicate is answered with the existing job and `deduplicated`.
     """
-    return await run_once(request, caller, lambda key: enqueue_many(caller, body.jobs, key))
+    return await insert_once(request, caller, lambda key: enqueue_many(caller, body.jobs, key))
 
 
 @router.post(
@@ -253,6 +262,19 @@ async def discard_job(
     )
 
 
+@router.post("/{job_id}/undiscard", **responses(JOB), openapi_extra=describe_body(ReasonRequest))
+async def undiscard_job(
+    request: Request, caller: Operator, job_id: str, body: ReasonBody
+) -> Response:
+    """Undo a discard: the job is dead or parked again, and does not run."""
+    return await _run_job_action(
+        request,
+        caller,
+        job_id,
+        lambda: caller.services.jobs.undiscard(job_id, reason=body.reason, owner=caller.owner),
+    )
+
+
 @router.post("/{job_id}/status-link", **responses(LINK), openapi_extra=describe_body(LinkRequest))
 async def link_job(request: Request, caller: Operator, job_id: str, body: LinkBody) -> Response:
     """Create a link to a status page of the job that needs no key."""
@@ -264,7 +286,12 @@ async def link_job(request: Request, caller: Operator, job_id: str, body: LinkBo
 def _preview(caller: Caller, job_id: str, options: JsonObject) -> JsonObject:
     found = caller.services.jobs.preview_retry(owned_job(caller, job_id).id, **options)
     refused = [{"code": why.code, "detail": str(why)} for why in found.refused]
-    return {"job_id": found.row.id, "changes": found.changes, "refused": refused}
+    return {
+        "job_id": found.row.id,
+        "changes": found.changes,
+        "refused": refused,
+        "warnings": list(found.warnings),
+    }
 
 
 async def _run_job_action(

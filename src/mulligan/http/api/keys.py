@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import Field
 
 from mulligan.access.keys import Key, NewKey
@@ -20,9 +20,8 @@ from mulligan.http.api.actions import (
 )
 from mulligan.http.api.auth import Admin, Caller
 from mulligan.http.api.openapi import KEY, KEYS, NEW_KEY, responses
-from mulligan.http.api.problems import forbidden
 from mulligan.http.api.requests import describe_body, json_body
-from mulligan.http.api.serialize import JsonObject, to_json
+from mulligan.http.api.responses import ApiResponse, JsonObject, forbidden, to_json
 
 router = APIRouter(prefix="/keys", tags=["keys"])
 
@@ -44,14 +43,14 @@ NewKeyBody = Annotated[NewKeyRequest, json_body(NewKeyRequest)]
 @router.get("", **responses(KEYS))
 async def list_keys(caller: Admin) -> JsonObject:
     """List keys."""
-    found = await caller.context.run(caller.services.keys.list)
+    found = await caller.run(caller.services.keys.list)
     return {"keys": [to_json(key) for key in found if caller.owner in (None, key.scope)]}
 
 
 @router.get("/{key_id}", **responses(KEY))
 async def get_key(caller: Admin, key_id: str) -> JsonObject:
     """Get one key."""
-    return dict(to_json(await caller.context.run(lambda: _owned(caller, key_id))))
+    return dict(to_json(await caller.run(lambda: _owned(caller, key_id))))
 
 
 @router.post(
@@ -73,8 +72,8 @@ async def create_key(caller: Admin, body: NewKeyBody) -> Response:
             body.scope, body.role, name=body.name, expires=expires, reason=body.reason
         )
 
-    created = await caller.context.run(create)
-    return JSONResponse({**to_json(created.key), "key": created.text}, 201)
+    created = await caller.run(create)
+    return ApiResponse({**to_json(created.key), "key": created.text}, 201)
 
 
 @router.post("/{key_id}/revoke", **responses(KEY), openapi_extra=describe_body(ReasonRequest))
@@ -89,7 +88,9 @@ async def revoke_key(request: Request, caller: Admin, key_id: str, body: ReasonB
 
 
 def _check_key_limit(caller: Caller, owner: str) -> None:
-    count = sum(key.scope == owner and key.state == "valid" for key in caller.services.keys.list())
+    keys = caller.services.keys.list()
+    valid = [key for key in keys if key.scope == owner and key.state == "valid"]
+    count = len(valid)
     if count >= MAX_KEYS_PER_OWNER:
         message = (
             f"owner {owner!r:.80} already has {count} valid keys, the maximum. Revoke one first."

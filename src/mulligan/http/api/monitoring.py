@@ -23,9 +23,8 @@ from mulligan.http.api.actions import (
 )
 from mulligan.http.api.auth import KEY_SECURITY, ApiContext, OperatorOfAll, Viewer, ViewerOfAll
 from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, responses
-from mulligan.http.api.problems import Problem, forbidden
 from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
-from mulligan.http.api.serialize import JsonObject, event_to_json, to_json
+from mulligan.http.api.responses import JsonObject, Problem, event_to_json, forbidden, to_json
 from mulligan.http.services import DatabaseUnavailable, describe_outage
 from mulligan.observability import exporter
 
@@ -45,15 +44,13 @@ AllParam = Annotated[bool, Query(description="include resolved alerts")]
 @alert_router.get("", **responses(ALERTS))
 async def list_alerts(caller: ViewerOfAll, *, all: AllParam = False) -> JsonObject:  # noqa: A002 - as in Python
     """List alerts: firing ones first, then pending ones."""
-    return {
-        "alerts": to_json(await caller.context.run(lambda: caller.services.alerts.list(all=all)))
-    }
+    return {"alerts": to_json(await caller.run(lambda: caller.services.alerts.list(all=all)))}
 
 
 @alert_router.get("/rules", **responses(ALERT_RULES))
 async def list_alert_rules(caller: ViewerOfAll) -> JsonObject:
     """List alert rules."""
-    return {"rules": to_json(await caller.context.run(caller.services.alerts.rules))}
+    return {"rules": to_json(await caller.run(caller.services.alerts.rules))}
 
 
 @alert_router.post(
@@ -128,7 +125,7 @@ async def list_audit(
             before=None if before is None else int(before),
         )
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     next_cursor = (
         encode_cursor(caller, cursor_scope, str(found[-1].id)) if len(found) == limit else None
     )
@@ -155,7 +152,7 @@ async def readyz(request: Request) -> Response:
     """Answer 200 if the database answers and has the schema of this version."""
     context: ApiContext = request.app.state.context
     try:
-        await context.run(lambda: _query(context))
+        await context.check(lambda: _query(context))
     except DatabaseUnavailable as error:
         detail = describe_outage(error, show_detail=context.show_database_errors)
         raise Problem(503, "NOT_READY", detail, retryable=True) from error
@@ -170,6 +167,10 @@ def _query(context: ApiContext) -> None:
 @health_router.get("/metrics", response_class=PlainTextResponse, dependencies=KEY_SECURITY)
 async def metrics(caller: ViewerOfAll) -> Response:
     """Return metrics in the Prometheus text format."""
-    context = caller.context
-    text = await context.run(lambda: exporter.metrics_text(context.store()))
+
+    def render() -> str:
+        store = caller.context.store()
+        return exporter.metrics_text(store, caller.context.settings.metrics_prefix)
+
+    text = await caller.run(render)
     return Response(text, media_type=exporter.CONTENT_TYPE)

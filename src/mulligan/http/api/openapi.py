@@ -18,19 +18,21 @@ from typing_extensions import TypedDict
 from mulligan.access.keys import Key
 from mulligan.alerts.service import AlertRule, AlertStatus
 from mulligan.batches.service import Batch, MemberFailures
+from mulligan.core.attempt_log import LogLine, LogOfAttempt
 from mulligan.core.event import Event
 from mulligan.core.job import AttemptRow, Job
 from mulligan.failures.backtest import VerdictChange
 from mulligan.failures.service import FailureGroup
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.api.auth import KeyRequirement
-from mulligan.http.api.serialize import JSON_NAMES, PRIVATE_ATTEMPT_FIELDS, json_fields
+from mulligan.http.api.responses import JSON_NAMES, PRIVATE_ATTEMPT_FIELDS, json_fields
 from mulligan.insight.service import Insight
 from mulligan.jobs.explain import Fact, Sentence
 from mulligan.notifications.deliveries import Delivery
 from mulligan.notifications.subscriptions import Subscription
 from mulligan.operations.request import OperationPreview, PastRetries
 from mulligan.operations.service import Item, Operation
+from mulligan.releases.service import Release, ReleaseComparison
 from mulligan.retries.preview import PlannedAttempt
 from mulligan.schedules.service import Schedule
 
@@ -120,8 +122,10 @@ ATTEMPT = variant(
         "judged": dict[str, Any],
     },
 )
+LOG_LINE = variant(schema_of(LogLine), "LogLine", more={"at": datetime})
+LOG = variant(schema_of(LogOfAttempt), "Log", more={"records": list_of(LOG_LINE)})
 ATTEMPTS = object_schema("Attempts", attempts=list_of(ATTEMPT))
-EVENT = variant(schema_of(Event), "Event", more={"at": datetime})
+EVENT = variant(schema_of(Event), "Event", more={"at": datetime, "seq": int})
 EVENTS = object_schema("Events", events=list_of(EVENT))
 AUDIT = object_schema("Audit", events=list_of(EVENT), next=NextCursor)
 EXPLANATION = variant(
@@ -140,7 +144,11 @@ EXPLANATION = variant(
 )
 REFUSAL = object_schema("Refusal", code=str, detail=str)
 RETRY_PREVIEW = object_schema(
-    "RetryPreview", job_id=str, changes=dict[str, Any], refused=list_of(REFUSAL)
+    "RetryPreview",
+    job_id=str,
+    changes=dict[str, Any],
+    refused=list_of(REFUSAL),
+    warnings=list[str],
 )
 LINK = object_schema("Link", link=str)
 
@@ -164,6 +172,9 @@ KIND = schema_of(KindStatus)
 KINDS = object_schema("Kinds", kinds=list_of(KIND))
 DEPENDENCY = schema_of(Dependency)
 DEPENDENCIES = object_schema("Dependencies", dependencies=list_of(DEPENDENCY))
+RELEASE = schema_of(Release)
+RELEASES = object_schema("Releases", releases=list_of(RELEASE))
+RELEASE_COMPARISON = schema_of(ReleaseComparison)
 WORKER = variant(
     object_schema(
         "Worker",

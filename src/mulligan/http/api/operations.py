@@ -22,7 +22,6 @@ from mulligan.http.api.auth import Caller, Operator, Viewer, check_id
 from mulligan.http.api.openapi import ITEMS, OPERATION, OPERATIONS, PREVIEW, responses
 from mulligan.http.api.requests import (
     IdempotencyKey,
-    JsonAnswer,
     RequestBody,
     decode_cursor,
     describe_body,
@@ -30,7 +29,7 @@ from mulligan.http.api.requests import (
     json_body,
     run_once,
 )
-from mulligan.http.api.serialize import JsonObject, to_json
+from mulligan.http.api.responses import JsonAnswer, JsonObject, to_json
 from mulligan.operations.service import Operation, Operations
 
 router = APIRouter(prefix="/operations", tags=["operations"])
@@ -66,7 +65,7 @@ async def list_operations(
 ) -> JsonObject:
     """List operations, newest first."""
     before = decode_cursor(caller, "operations", cursor)
-    found = await caller.context.run(
+    found = await caller.run(
         lambda: caller.services.operations.list(owner=caller.owner, limit=limit, before=before)
     )
     next_cursor = encode_cursor(caller, "operations", found[-1].id) if len(found) == limit else None
@@ -82,7 +81,7 @@ async def get_operation(caller: Viewer, operation_id: str) -> JsonObject:
             check_id("operation", operation_id), owner=caller.owner
         )
 
-    return _to_json(await caller.context.run(load))
+    return _to_json(await caller.run(load))
 
 
 @router.get("/{operation_id}/items", **responses(ITEMS))
@@ -103,7 +102,7 @@ async def list_items(
             name, outcome, owner=caller.owner, limit=limit, after=after
         )
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     next_cursor = (
         encode_cursor(caller, cursor_scope, str(found[-1].place)) if len(found) == limit else None
     )

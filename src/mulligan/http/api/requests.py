@@ -1,27 +1,30 @@
-"""Read request bodies as strict JSON, encode list cursors, and handle `Idempotency-Key`."""
+"""Read requests: bodies as strict JSON, list cursors, and `Idempotency-Key`."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Depends, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect
 
 from mulligan.access.queries import AccessQueries
-from mulligan.core.durations import SECOND
 from mulligan.http.api.auth import Caller
-from mulligan.http.api.problems import Problem, invalid_request
+from mulligan.http.api.responses import ApiResponse, JsonAnswer, Problem, invalid_request
 from mulligan.storage.base import Transaction
 
 BODY_OVERHEAD = 64 * 1024  # bytes that a body may have in addition to the payload
+MAX_DISCARDED = 12 * 1024**2  # bytes of a refused body that are read before the answer
+MAX_DISCARD_SECONDS = 5.0
 MAX_DEPTH = 100
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
@@ -41,17 +44,36 @@ async def read_body(request: Request) -> bytes:
     limit = request.app.state.context.settings.limits.payload + BODY_OVERHEAD
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limit:
+        await _discard_rest(request, request.stream())
         raise _too_large(limit)
     body = bytearray()
+    chunks = request.stream()
     try:
-        async for chunk in request.stream():
+        async for chunk in chunks:
             body += chunk
             if len(body) > limit:
+                await _discard_rest(request, chunks)
                 raise _too_large(limit)
     except ClientDisconnect:
         raise Problem(400, "NOT_JSON", "incomplete body") from None
     request.state.body = bytes(body)
     return bytes(body)
+
+
+async def _discard_rest(request: Request, chunks: AsyncIterator[bytes]) -> None:
+    """Read the rest of a body that is too large, within bounds.
+
+    If the connection is closed while the client sends, the client sees a reset and no answer.
+    """
+    if "expect" in request.headers:  # the client waits for an answer before it sends
+        return
+    size = 0
+    with contextlib.suppress(ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(MAX_DISCARD_SECONDS):
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > MAX_DISCARDED:
+                    return
 
 
 def _too_large(limit: int) -> Problem:
@@ -219,18 +241,16 @@ def _invalid_cursor() -> Problem:
     return Problem(422, "CURSOR", detail)
 
 
-# --- Idempotency-Key: run a request once, repeat its stored answer for a day ---
+# --- Idempotency-Key: run a request once, and repeat its stored answer for a day ---
 
+# Work that inserts jobs stores its answer in its own transaction: both commit or neither does.
+# Other work claims the key for as long as it runs.
 HEADER = "idempotency-key"
-ABANDONED_AFTER = 60 * SECOND  # then another request may take over an unfinished key
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-class JsonAnswer(NamedTuple):
-    """Status and JSON body of a response."""
-
-    status: int
-    body: Any
+class AnsweredMeanwhile(Exception):
+    """Another request with the same Idempotency-Key has stored its answer. Roll back."""
 
 
 class IdempotencyKey(NamedTuple):
@@ -240,27 +260,47 @@ class IdempotencyKey(NamedTuple):
     name: str
     hash: str
 
+    def lock(self, tx: Transaction) -> None:
+        """Lock the key until the transaction ends, so that a second request need not wait for it.
+
+        A lock dies with its connection: nothing has to be released after a crash.
+        """
+        if self.name and not AccessQueries(tx).lock_idempotency_key(self.key, self.name):
+            raise _in_flight()
+
     def store_answer(self, tx: Transaction, answer: JsonAnswer) -> None:
         """Store the answer in the transaction of the work, so that both commit or neither does."""
-        if self.name:
-            AccessQueries(tx).store_response(
-                self.key, self.name, answer.status, json.dumps(answer.body)
-            )
+        if not self.name:
+            return
+        body = json.dumps(answer.body)
+        if not AccessQueries(tx).insert_response(*self, answer.status, body):
+            raise AnsweredMeanwhile
 
 
 Work = Callable[[IdempotencyKey], JsonAnswer]
 
 
 async def run_once(request: Request, caller: Caller, work: Work, *, slow: bool = False) -> Response:
-    """Run `work` unless its Idempotency-Key was used before; then repeat the stored answer."""
-    key = await _idempotency_key(request, caller)
-    run = caller.context.run_slow if slow else caller.context.run
-    answer, replayed = await run(lambda: _run_or_replay(caller, key, work))
+    """Run `work` under a claim of its Idempotency-Key, or repeat the stored answer."""
+    key = await _read_key(request, caller)
+    run = caller.run_slow if slow else caller.run
+    answer, replayed = await run(lambda: _run_claimed(caller, key, work))
+    return _response(answer, replayed=replayed)
+
+
+async def insert_once(request: Request, caller: Caller, work: Work) -> Response:
+    """Run `work`, which locks its Idempotency-Key and stores the answer in its transaction."""
+    key = await _read_key(request, caller)
+    answer, replayed = await caller.run(lambda: _insert_or_replay(caller, key, work))
+    return _response(answer, replayed=replayed)
+
+
+def _response(answer: JsonAnswer, *, replayed: bool) -> Response:
     headers = {"idempotent-replayed": "true"} if replayed else {}
-    return JSONResponse(answer.body, answer.status, headers)
+    return ApiResponse(answer.body, answer.status, headers)
 
 
-async def _idempotency_key(request: Request, caller: Caller) -> IdempotencyKey:
+async def _read_key(request: Request, caller: Caller) -> IdempotencyKey:
     headers = request.headers.getlist(HEADER)
     if not headers:
         return IdempotencyKey(caller.key.id, "", "")
@@ -272,33 +312,55 @@ async def _idempotency_key(request: Request, caller: Caller) -> IdempotencyKey:
     return IdempotencyKey(caller.key.id, headers[0], hashlib.sha256(head + body).hexdigest())
 
 
-def _run_or_replay(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[JsonAnswer, bool]:
-    """Return the answer, and whether it is the stored answer of an earlier request."""
+# --- On a database thread: return the answer, and whether it is that of an earlier request ---
+
+
+def _insert_or_replay(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[JsonAnswer, bool]:
+    stored = _stored_answer(caller, key)
+    if stored is not None:
+        return stored, True
+    try:
+        return work(key), False
+    except AnsweredMeanwhile:
+        stored = _stored_answer(caller, key)
+        if stored is None:  # it was removed meanwhile
+            raise _in_flight() from None
+        return stored, True
+
+
+def _run_claimed(caller: Caller, key: IdempotencyKey, work: Work) -> tuple[JsonAnswer, bool]:
     if not key.name:
         return work(key), False
-    store = caller.context.store()
-    with store.begin() as tx:
-        is_first = AccessQueries(tx).claim_idempotency_key(*key, tx.now() - ABANDONED_AFTER)
-    if not is_first:
-        return _stored_answer(caller, key), True
+    claims = caller.context.claims
+    claim = claims.take(*key)
+    if claim is None:
+        stored = _stored_answer(caller, key)
+        if stored is None:
+            raise _in_flight()
+        return stored, True
     try:
         answer = work(key)
     except BaseException:
-        with store.begin() as tx:
-            AccessQueries(tx).release_idempotency_key(key.key, key.name)
+        claims.release(claim)
         raise
-    with store.begin() as tx:
-        key.store_answer(tx, answer)
+    claims.store_response(claim, answer.status, json.dumps(answer.body))
     return answer, False
 
 
-def _stored_answer(caller: Caller, key: IdempotencyKey) -> JsonAnswer:
+def _stored_answer(caller: Caller, key: IdempotencyKey) -> JsonAnswer | None:
+    """Return the answer of an earlier request; None if there is none yet."""
+    if not key.name:
+        return None
     with caller.context.store().read() as tx:
         row = AccessQueries(tx).get_stored_response(key.key, key.name)
-    if row is not None and row.request != key.hash:
+    if row is None:
+        return None
+    if row.request != key.hash:
         detail = "this Idempotency-Key was used for another request"
         raise Problem(422, "IDEMPOTENCY_MISMATCH", detail)
-    if row is None or row.status is None:
-        detail = "a request with this Idempotency-Key is still running"
-        raise Problem(409, "IDEMPOTENCY_IN_FLIGHT", detail, retryable=True)
-    return JsonAnswer(row.status, json.loads(row.body))
+    return None if row.status is None else JsonAnswer(row.status, json.loads(row.body))
+
+
+def _in_flight() -> Problem:
+    detail = "a request with this Idempotency-Key is still running"
+    return Problem(409, "IDEMPOTENCY_IN_FLIGHT", detail, retryable=True)

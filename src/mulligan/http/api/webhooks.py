@@ -31,14 +31,13 @@ from mulligan.http.api.openapi import (
 )
 from mulligan.http.api.requests import (
     IdempotencyKey,
-    JsonAnswer,
     decode_cursor,
     describe_body,
     encode_cursor,
     json_body,
     run_once,
 )
-from mulligan.http.api.serialize import JsonObject, to_json
+from mulligan.http.api.responses import JsonAnswer, JsonObject, to_json
 from mulligan.notifications.deliveries import DeliveryList
 from mulligan.notifications.subscriptions import Subscription, Subscriptions
 from mulligan.notifications.webhook import Webhook
@@ -82,14 +81,14 @@ StateParam = Annotated[
 @router.get("/webhooks", **responses(WEBHOOKS))
 async def list_webhooks(caller: Viewer) -> JsonObject:
     """List webhooks."""
-    found = await caller.context.run(lambda: caller.services.subscriptions.list(owner=caller.owner))
+    found = await caller.run(lambda: caller.services.subscriptions.list(owner=caller.owner))
     return {"webhooks": [_to_json(one) for one in found if one.channel == Webhook.kind]}
 
 
 @router.get("/webhooks/{webhook_id}", **responses(WEBHOOK))
 async def get_webhook(caller: Viewer, webhook_id: str) -> JsonObject:
     """Get one webhook."""
-    return _to_json(await caller.context.run(lambda: _owned(caller, webhook_id)))
+    return _to_json(await caller.run(lambda: _owned(caller, webhook_id)))
 
 
 @router.post(
@@ -128,7 +127,7 @@ async def remove_webhook(caller: Operator, webhook_id: str) -> Response:
     def act() -> None:
         caller.services.subscriptions.remove(_owned(caller, webhook_id).id, owner=caller.owner)
 
-    await caller.context.run(act)
+    await caller.run(act)
     return Response(None, 204)
 
 
@@ -220,7 +219,7 @@ async def list_deliveries(
         where: JsonObject = {"subscription": subscription, "state": state, "owner": caller.owner}
         return caller.services.deliveries.list(**where, limit=limit, before=before)
 
-    found = await caller.context.run(load)
+    found = await caller.run(load)
     next_cursor = encode_cursor(caller, cursor_scope, found.cursor)
     return {"deliveries": to_json(list(found)), "next": next_cursor}
 
@@ -232,7 +231,7 @@ async def get_delivery(caller: Viewer, delivery_id: str) -> JsonObject:
     def load() -> Any:
         return caller.services.deliveries.get(check_id("delivery", delivery_id), owner=caller.owner)
 
-    return dict(to_json(await caller.context.run(load)))
+    return dict(to_json(await caller.run(load)))
 
 
 @router.post(

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 
 from mulligan.access.keys import Role
 from mulligan.batches.service import Batch
-from mulligan.core.errors import MulliganError, NotFound, Refused
+from mulligan.core.durations import parse_seconds
+from mulligan.core.errors import MulliganError, Refused
 from mulligan.core.format import format_duration, format_rate
 from mulligan.core.job import Job
 from mulligan.guards.gates import UNCHANGED
 from mulligan.http.dashboard.charts import Bar, bars
+from mulligan.http.dashboard.history import cause_titles, describe_target
 from mulligan.http.dashboard.renderer import Renderer, form_route, root_path, screen
 from mulligan.http.dashboard.sign_in import local_path
-from mulligan.http.dashboard.view_models import filter_link, split_filter
+from mulligan.http.dashboard.view_models import filter_link, needs_no_quotes, split_filter
 from mulligan.http.services import VisitorServices
 from mulligan.insight.rules import format_percent
-from mulligan.jobs.filter import parse_seconds
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.rules import Action as BulkAction
 from mulligan.operations.service import StartOptions
-from mulligan.worker.queries import WorkerQueries
-from mulligan.worker.registry import request_drain
+from mulligan.worker.service import drain_workers
 
 Form = Mapping[str, str]
 ActionFunction = Callable[[VisitorServices, str, Form], str]
-Method = Callable[[VisitorServices], Callable[..., Any]]  # a method of a service
 WEEK = 7 * 86_400.0  # seconds
 HOUR = 3600.0  # seconds
+GROUP_RETRIES = ("1", "10")  # jobs that the buttons of a failure group retry without a preview
 
 
 class PageAction(NamedTuple):
@@ -84,6 +84,11 @@ def _discard_job(services: VisitorServices, job_id: str, form: Form) -> str:
     return "Discarded. The job stays in the history and needs no more attention."
 
 
+def _undiscard_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    job = services.jobs.undiscard(job_id, reason=_reason(form), owner=services.owner)
+    return f"Discard undone: the job is {job.state} again."
+
+
 # --- Failure groups ---
 
 
@@ -93,13 +98,41 @@ def _mute_group(services: VisitorServices, group: str, form: Form) -> str:
 
 
 def _resolve_group(services: VisitorServices, group: str, form: Form) -> str:
-    services.failures.resolve(group, note=_reason(form), owner=services.owner)
+    in_release = form.get("in_release") or ""
+    services.failures.resolve(
+        group, in_release=in_release, note=_reason(form), owner=services.owner
+    )
+    if in_release:
+        return f"Resolved in release {in_release}. Deaths under older releases are no regression."
     return "Resolved. If another job dies of this cause, the group is marked as regressed."
+
+
+def _assign_group(services: VisitorServices, group: str, form: Form) -> str:
+    person = (form.get("person") or "").strip()
+    services.failures.assign(group, person, reason=_reason(form), owner=services.owner)
+    return f"Assigned to {person}." if person else "Assigned to nobody."
 
 
 def _reopen_group(services: VisitorServices, group: str, form: Form) -> str:
     services.failures.reopen(group, reason=_reason(form), owner=services.owner)
     return "Reopened."
+
+
+def _retry_group(services: VisitorServices, group: str, form: Form) -> str:
+    """Retry a few jobs of a group and leave the others dead."""
+    jobs = form.get("jobs", "")
+    if jobs not in GROUP_RETRIES:
+        message = f"jobs: {jobs!r:.40} is not one of {', '.join(GROUP_RETRIES)}"
+        raise Refused(message)
+    operation = services.operations.start(
+        "retry",
+        f"state:dead group:{group}",
+        steps=[int(jobs)],
+        reason=_reason(form),
+        owner=services.owner,
+    )
+    noun = "job" if jobs == "1" else "jobs"
+    return f"Retrying {jobs} {noun}; the others stay dead. Operation {operation.id} has the result."
 
 
 # --- Batches and operations ---
@@ -117,10 +150,12 @@ def _cancel_batch(services: VisitorServices, batch: str, form: Form) -> str:
     return "Cancelled: queued members are cancelled, running members are asked to stop."
 
 
-def _operation_action(verb: str, sentence: str) -> ActionFunction:
-    def run(services: VisitorServices, operation: str, form: Form) -> str:
-        method = getattr(services.operations, verb)
-        method(operation, reason=_reason(form), owner=services.owner)
+def _owner_action(noun: str, verb: str, sentence: str) -> ActionFunction:
+    """Return an action of a service whose objects belong to owners."""
+
+    def run(services: VisitorServices, name: str, form: Form) -> str:
+        method = getattr(getattr(services, noun), verb)
+        method(name, reason=_reason(form), owner=services.owner)
         return sentence
 
     return run
@@ -174,24 +209,15 @@ def _parse_rate(text: str) -> Any:
     return None if text == "none" else text
 
 
-def _limit_action(method: Method, sentence: str) -> ActionFunction:
-    """Return an action that sets limits. `sentence` gets the name and the new limits."""
+def _limit_action(noun: str, verb: str, sentence: str) -> PageAction:
+    """Return an action that sets or clears limits. `sentence` gets the name and the new limits."""
 
     def run(services: VisitorServices, name: str, form: Form) -> str:
-        status = method(services)(name, **_limits(form))
+        options = _limits(form) if verb == "set" else {"reason": _reason(form)}
+        status = getattr(getattr(services, noun), verb)(name, **options)
         return sentence.format(name, format_limits(status.concurrency, status.rate))
 
-    return run
-
-
-def _clear_action(method: Method, sentence: str) -> ActionFunction:
-    """Return an action that removes an operator's limits."""
-
-    def run(services: VisitorServices, name: str, form: Form) -> str:
-        status = method(services)(name, reason=_reason(form))
-        return sentence.format(name, format_limits(status.concurrency, status.rate))
-
-    return run
+    return PageAction(run, f"/{noun}", shared=True)
 
 
 def format_limits(concurrency: int | None, rate: float | None) -> str:
@@ -207,33 +233,65 @@ def format_limits(concurrency: int | None, rate: float | None) -> str:
 # --- Gates and workers ---
 
 
-def _gate_action(method: Method, sentence: str) -> ActionFunction:
-    """Return an action that opens a gate or requests a probe. `sentence` gets the name."""
+class GateVerb(NamedTuple):
+    """An action that closes or opens a gate, or lets something through it."""
 
+    noun: str  # of the service, as in addresses
+    verb: str
+    sentence: str  # gets the name
+    is_timed: bool = False  # until a time, if the form names one
+    method: str = ""  # of the service, if it is not the verb
+    back: str = ""  # path to return to, if it is not that of the noun
+
+
+GATE_VERBS = (
+    GateVerb(
+        "queues",
+        "pause",
+        "Queue {} is paused: no more jobs start. Running jobs continue.",
+        is_timed=True,
+    ),
+    GateVerb("queues", "resume", "Queue {} is resumed."),
+    GateVerb("kinds", "hold", "Kind {} is held: its jobs wait.", is_timed=True, back="/queues"),
+    GateVerb("kinds", "release", "Kind {} is released.", back="/queues"),
+    GateVerb(
+        "kinds",
+        "try",
+        "One job of {} will run as soon as a worker is free; the others wait.",
+        method="try_one",
+        back="/queues",
+    ),
+    GateVerb("dependencies", "open", "The breaker of {} is open: its jobs wait.", is_timed=True),
+    GateVerb(
+        "dependencies", "close", "The breaker of {} is closed: its jobs start, slowly at first."
+    ),
+    GateVerb("dependencies", "probe", "Probe of {} requested. A worker will run it shortly."),
+    GateVerb(
+        "schedules",
+        "pause",
+        "Schedule {} is paused. A job due in the next seconds may still be enqueued.",
+        is_timed=True,
+    ),
+    GateVerb(
+        "schedules",
+        "resume",
+        "Schedule {} is resumed. Times that passed meanwhile are not made up for.",
+    ),
+)
+
+
+def _gate_action(gate: GateVerb) -> PageAction:
     def run(services: VisitorServices, name: str, form: Form) -> str:
-        method(services)(name, reason=_reason(form))
-        return sentence.format(name)
+        options = {"until": _until(form)} if gate.is_timed else {}
+        method = getattr(getattr(services, gate.noun), gate.method or gate.verb)
+        method(name, reason=_reason(form), **options)
+        return gate.sentence.format(name)
 
-    return run
-
-
-def _timed_gate_action(method: Method, sentence: str) -> ActionFunction:
-    """Return an action that closes a gate, until a time if the form names one."""
-
-    def run(services: VisitorServices, name: str, form: Form) -> str:
-        method(services)(name, until=_until(form), reason=_reason(form))
-        return sentence.format(name)
-
-    return run
+    return PageAction(run, gate.back or f"/{gate.noun}", shared=True)
 
 
 def _drain_worker(services: VisitorServices, worker: str, form: Form) -> str:
-    with services.store.begin() as tx:
-        rows = [row for row in WorkerQueries(tx).list_workers(closed=False) if row.id == worker]
-        if not rows:
-            message = f"unknown or stopped worker {worker!r:.80}"
-            raise NotFound(message)
-        request_drain(tx, rows, services.visitor.actor, _reason(form))
+    drain_workers(services.store, [worker], services.visitor.actor, _reason(form))
     return "Drain requested: the worker claims no more jobs, finishes its running ones and stops."
 
 
@@ -257,15 +315,6 @@ def _test_subscription(services: VisitorServices, subscription: str, form: Form)
     return f"Test message {delivery.message} will be sent shortly."
 
 
-def _subscription_action(verb: str, sentence: str) -> ActionFunction:
-    def run(services: VisitorServices, subscription: str, form: Form) -> str:
-        method = getattr(services.subscriptions, verb)
-        method(subscription, owner=services.owner, reason=_reason(form))
-        return sentence
-
-    return run
-
-
 def _retry_delivery(services: VisitorServices, delivery: str, form: Form) -> str:
     services.deliveries.retry(delivery, owner=services.owner, reason=_reason(form))
     return "The message will be sent again."
@@ -279,6 +328,21 @@ def _run_schedule(services: VisitorServices, schedule: str, form: Form) -> str:
     return f"Enqueued job {job.id}."
 
 
+# --- Releases ---
+
+
+def _hold_release(services: VisitorServices, release: str, form: Form) -> str:
+    kind = form.get("kind") or None
+    services.releases.hold(release, kind=kind, until=_until(form), reason=_reason(form))
+    return f"{kind or 'Every kind'} is held under release {release}."
+
+
+def _unhold_release(services: VisitorServices, release: str, form: Form) -> str:
+    kind = form.get("kind") or None
+    services.releases.unhold(release, kind=kind, reason=_reason(form))
+    return f"The hold of {kind or 'every kind'} under release {release} is over."
+
+
 # --- The table of actions ---
 
 ACTIONS: Mapping[tuple[str, str], PageAction] = {
@@ -286,126 +350,52 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
     ("jobs", "cancel"): PageAction(_cancel_job, "/jobs/{id}"),
     ("jobs", "release"): PageAction(_release_job, "/jobs/{id}"),
     ("jobs", "discard"): PageAction(_discard_job, "/jobs/{id}"),
+    ("jobs", "undiscard"): PageAction(_undiscard_job, "/jobs/{id}"),
     ("failures", "mute"): PageAction(_mute_group, "/failures/{id}"),
     ("failures", "resolve"): PageAction(_resolve_group, "/failures/{id}"),
+    ("failures", "retry"): PageAction(_retry_group, "/failures/{id}"),
     ("failures", "reopen"): PageAction(_reopen_group, "/failures/{id}"),
+    ("failures", "assign"): PageAction(_assign_group, "/failures/{id}"),
     ("batches", "retry"): PageAction(_retry_batch, "/batches/{id}"),
     ("batches", "cancel"): PageAction(_cancel_batch, "/batches/{id}"),
     ("operations", "pause"): PageAction(
-        _operation_action("pause", "Paused: no more jobs are processed for now."),
+        _owner_action("operations", "pause", "Paused: no more jobs are processed for now."),
         "/operations/{id}",
     ),
     ("operations", "resume"): PageAction(
-        _operation_action("resume", "Resumed."), "/operations/{id}"
+        _owner_action("operations", "resume", "Resumed."), "/operations/{id}"
     ),
     ("operations", "abort"): PageAction(
-        _operation_action("abort", "Aborted. Jobs not yet processed stay untouched."),
+        _owner_action("operations", "abort", "Aborted. Jobs not yet processed stay untouched."),
         "/operations/{id}",
     ),
     ("jobs", "share"): PageAction(_share_job, "/jobs/{id}"),
     ("batches", "share"): PageAction(_share_batch, "/batches/{id}"),
-    ("queues", "set"): PageAction(
-        _limit_action(
-            lambda services: services.queues.set, "Queue {}: {}. This overrides the limits in code."
-        ),
-        "/queues",
-        shared=True,
+    ("queues", "set"): _limit_action(
+        "queues", "set", "Queue {}: {}. This overrides the limits in code."
     ),
-    ("queues", "clear"): PageAction(
-        _clear_action(
-            lambda services: services.queues.clear, "Queue {} uses the limits in code: {}."
-        ),
-        "/queues",
-        shared=True,
+    ("queues", "clear"): _limit_action("queues", "clear", "Queue {} uses the limits in code: {}."),
+    ("dependencies", "set"): _limit_action(
+        "dependencies", "set", "{}: {}. This overrides the limits in code."
     ),
-    ("dependencies", "set"): PageAction(
-        _limit_action(
-            lambda services: services.dependencies.set, "{}: {}. This overrides the limits in code."
-        ),
-        "/dependencies",
-        shared=True,
-    ),
-    ("dependencies", "clear"): PageAction(
-        _clear_action(
-            lambda services: services.dependencies.clear, "{} uses the limits in code: {}."
-        ),
-        "/dependencies",
-        shared=True,
+    ("dependencies", "clear"): _limit_action(
+        "dependencies", "clear", "{} uses the limits in code: {}."
     ),
     ("workers", "drain"): PageAction(_drain_worker, "/queues", shared=True),
-    ("queues", "pause"): PageAction(
-        _timed_gate_action(
-            lambda services: services.queues.pause,
-            "Queue {} is paused: no more jobs start. Running jobs continue.",
-        ),
-        "/queues",
-        shared=True,
-    ),
-    ("queues", "resume"): PageAction(
-        _gate_action(lambda services: services.queues.resume, "Queue {} is resumed."),
-        "/queues",
-        shared=True,
-    ),
-    ("kinds", "hold"): PageAction(
-        _timed_gate_action(lambda services: services.kinds.hold, "Kind {} is held: its jobs wait."),
-        "/queues",
-        shared=True,
-    ),
-    ("kinds", "release"): PageAction(
-        _gate_action(lambda services: services.kinds.release, "Kind {} is released."),
-        "/queues",
-        shared=True,
-    ),
-    ("dependencies", "open"): PageAction(
-        _timed_gate_action(
-            lambda services: services.dependencies.open, "The breaker of {} is open: its jobs wait."
-        ),
-        "/dependencies",
-        shared=True,
-    ),
-    ("dependencies", "close"): PageAction(
-        _gate_action(
-            lambda services: services.dependencies.close,
-            "The breaker of {} is closed: its jobs start, slowly at first.",
-        ),
-        "/dependencies",
-        shared=True,
-    ),
-    ("dependencies", "probe"): PageAction(
-        _gate_action(
-            lambda services: services.dependencies.probe,
-            "Probe of {} requested. A worker will run it shortly.",
-        ),
-        "/dependencies",
-        shared=True,
-    ),
     ("alerts", "silence"): PageAction(_silence_alert, "/alerts", shared=True),
     ("alerts", "unsilence"): PageAction(_unsilence_alert, "/alerts", shared=True),
     ("subscriptions", "test"): PageAction(_test_subscription, "/notifications"),
     ("subscriptions", "enable"): PageAction(
-        _subscription_action("enable", "Enabled."), "/notifications"
+        _owner_action("subscriptions", "enable", "Enabled."), "/notifications"
     ),
     ("subscriptions", "disable"): PageAction(
-        _subscription_action("disable", "Disabled."), "/notifications"
+        _owner_action("subscriptions", "disable", "Disabled."), "/notifications"
     ),
     ("deliveries", "retry"): PageAction(_retry_delivery, "/notifications"),
-    ("schedules", "pause"): PageAction(
-        _timed_gate_action(
-            lambda services: services.schedules.pause,
-            "Schedule {} is paused. A job due in the next seconds may still be enqueued.",
-        ),
-        "/schedules",
-        shared=True,
-    ),
-    ("schedules", "resume"): PageAction(
-        _gate_action(
-            lambda services: services.schedules.resume,
-            "Schedule {} is resumed. Times that passed meanwhile are not made up for.",
-        ),
-        "/schedules",
-        shared=True,
-    ),
+    ("releases", "hold"): PageAction(_hold_release, "/releases?release={id}", shared=True),
+    ("releases", "unhold"): PageAction(_unhold_release, "/releases?release={id}", shared=True),
     ("schedules", "run"): PageAction(_run_schedule, "/schedules", shared=True),
+    **{(gate.noun, gate.verb): _gate_action(gate) for gate in GATE_VERBS},
 }
 
 
@@ -449,14 +439,30 @@ class ActionScreens:
         return self._renderer.redirect(request, back, sentence)
 
     @form_route("/jobs")
-    async def act_on_selected(self, request: Request) -> Response:
-        """Run an action on the selected jobs, one by one. A refused job does not stop the rest."""
-        back = "/jobs"
+    async def act_on_jobs(self, request: Request) -> Response:
+        """Run an action on the selected jobs."""
+        return await self._act_on_selected(request, "jobs")
+
+    @form_route("/failures")
+    async def act_on_groups(self, request: Request) -> Response:
+        """Mute, resolve or reopen the selected causes, or preview a retry of their jobs."""
+        return await self._act_on_selected(request, "failures")
+
+    async def _act_on_selected(self, request: Request, noun: str) -> Response:
+        back = f"/{noun}"
 
         def work(services: VisitorServices, form: dict[str, str]) -> str:
             nonlocal back
-            back = local_path(form.get("back") or "/jobs")
-            return _act_on_jobs(services, form)
+            back = local_path(form.get("back") or back)
+            selected = filter(None, form.get("id", "").split(","))
+            names = list(selected)[:MAX_SELECTED]
+            if not names:
+                raise Refused("nothing is selected")
+            if noun == "failures" and form.get("verb") == "retry":
+                text = f"state:dead group:{','.join(names)}"
+                back = f"/operations/new?{urlencode({'action': 'retry', 'filter': text})}"
+                return ""
+            return _act_on_all(services, noun, names, form)
 
         try:
             sentence = await self._renderer.submit(request, work, Role.OPERATOR)
@@ -482,7 +488,8 @@ class ActionScreens:
             preview = services.operations.start(
                 action, filter, dry_run=True, **_start_options(services, options)
             )
-            return _preview_context(preview, root_path(request))
+            causes = cause_titles(services, [filter])
+            return {**_preview_context(preview, root_path(request)), "causes": causes}
 
         values = {
             "action": action,
@@ -491,6 +498,7 @@ class ActionScreens:
             **options,
             **await self._renderer.read(request, load),
         }
+        values["sentence"] = describe_target(action, values["count"], filter, values["causes"])
         return self._renderer.page(request, "preview.html", "operations", **values)
 
     @form_route("/operations")
@@ -515,16 +523,16 @@ class ActionScreens:
         return self._renderer.redirect(request, f"/operations/{operation}", text)
 
 
-def _act_on_jobs(services: VisitorServices, form: dict[str, str]) -> str:
-    action = find_action("jobs", form.get("verb", ""))
-    jobs = [job for job in form.get("id", "").split(",") if job][:MAX_SELECTED]
+def _act_on_all(services: VisitorServices, noun: str, names: Sequence[str], form: Form) -> str:
+    """Run one action on several objects, one by one. A refused one does not stop the rest."""
+    action = find_action(noun, form.get("verb", ""))
     refusals = []
-    for job in jobs:
+    for name in names:
         try:
-            action.run(services, job, form)
+            action.run(services, name, form)
         except MulliganError as refused:
             refusals.append(str(refused))
-    done = f"{len(jobs) - len(refusals):,} of {len(jobs):,} done"
+    done = f"{len(names) - len(refusals):,} of {len(names):,} done"
     if not refusals:
         return f"{done}."
     return f"{done}; not done: {'; '.join(dict.fromkeys(refusals))}"
@@ -545,6 +553,7 @@ EMPTY_PREVIEW: dict[str, Any] = {
     "held": (),
     "refused": (),
     "jobs": "",
+    "causes": {},
 }
 
 
@@ -587,12 +596,8 @@ def _narrowing_links(
     return {
         name: filter_link(f"{root}/jobs", [preview.filter, f"{field}:{name}"])
         for name in names
-        if _needs_no_quotes(name)
+        if needs_no_quotes(name)
     }
-
-
-def _needs_no_quotes(name: str) -> bool:
-    return bool(name) and not set(name) & set(" ,\"'\\")
 
 
 def _owner_bars(preview: OperationPreview, root: str) -> tuple[Bar, ...]:
@@ -603,8 +608,10 @@ def _owner_bars(preview: OperationPreview, root: str) -> tuple[Bar, ...]:
 
 
 def _preview_context(preview: OperationPreview, root: str) -> dict[str, Any]:
+    or_more = "+" if preview.capped else ""
+    chance = "" if preview.chance is None else format_percent(preview.chance)
     return {
-        "count": f"{preview.count:,}{'+' if preview.capped else ''}",
+        "count": f"{preview.count:,}{or_more}",
         "number": preview.count,
         "must_confirm": preview.count > MUST_CONFIRM_ABOVE,
         "steps": ", ".join(f"{step:,}" for step in preview.steps),
@@ -613,7 +620,7 @@ def _preview_context(preview: OperationPreview, root: str) -> dict[str, Any]:
         "owners": _owner_bars(preview, root),
         "cost": f"{preview.cost:g}" if preview.cost else "",
         "estimated_cost": f"{preview.estimated_cost:g}" if preview.estimated_cost else "",
-        "chance": "" if preview.chance is None else format_percent(preview.chance),
+        "chance": chance,
         "recovered": f"{preview.recovered:,} of {preview.retried:,}",
         "held": preview.held,
         "refused": preview.refused,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from math import log10
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from mulligan.core.format import format_duration, format_time, format_time_after
 from mulligan.core.job import AttemptRow, State
 from mulligan.events.queries import MINUTE, StatQueries
 from mulligan.http.dashboard.renderer import JobStory
+from mulligan.releases.queries import ReleaseQueries
 from mulligan.storage.base import Transaction
 
 WIDTH = 100.0  # of every chart, in its own units; the page stretches it
@@ -34,32 +35,59 @@ class Sparkline(NamedTuple):
     label: str
 
 
-def sparkline(values: Sequence[int], unit: str) -> Sparkline:
-    """Draw counts as a line. `unit` is the time that one value covers: "an hour"."""
-    peak = max(values, default=0)
-    points = _spark_points(values, peak)
-    line = " ".join(f"{x:g},{y:g}" for x, y in points)
-    area = f"0,{SPARK_HEIGHT:g} {line} {WIDTH:g},{SPARK_HEIGHT:g}" if points else ""
-    last = values[-1] if values else 0
-    highest = f"at most {peak:,} {unit}" if peak else f"none in {len(values)} × {unit}"
-    return Sparkline(line, area, f"{sum(values):,} in total, {highest}, last {last:,}")
+MIN_LINE = 3  # points: fewer say nothing
 
 
-def _spark_points(values: Sequence[int], peak: int) -> list[tuple[float, float]]:
-    step = WIDTH / max(1, len(values) - 1)
+def depth_line(values: Sequence[int], minutes: int) -> Sparkline | None:
+    """Draw the number of jobs of a queue by minute, the newest at the right edge.
+
+    A queue that is younger than `minutes` has a shorter line.
+    """
+    if len(values) < MIN_LINE or not any(values):
+        return None
+    points = _spark_points(values, max(values), minutes)
+    line = _join_points(points)
+    label = f"{values[-1]:,} now, at most {max(values):,} in {len(values)} min"
+    return Sparkline(
+        line, f"{points[0][0]:g},{SPARK_HEIGHT:g} {line} {WIDTH:g},{SPARK_HEIGHT:g}", label
+    )
+
+
+def _join_points(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:g},{y:g}" for x, y in points)
+
+
+def _spark_points(values: Sequence[int], peak: int, slots: int) -> list[tuple[float, float]]:
+    step = WIDTH / (max(slots, len(values)) - 1)
     usable = SPARK_HEIGHT - 3  # leave space for the thickness of the line
     points = []
-    for index, value in enumerate(values):
-        height = value / peak * usable if peak else 0
-        points.append((round(index * step, 2), round(SPARK_HEIGHT - 1.5 - height, 2)))
-    return points
+    for ago, value in enumerate(reversed(values)):
+        y = SPARK_HEIGHT - 1.5 - value / peak * usable
+        points.append((round(WIDTH - ago * step, 2), round(y, 2)))
+    return points[::-1]
 
 
 # --- Column charts ---
 
 
+class ChartStep(NamedTuple):
+    """One column before it is drawn."""
+
+    label: str  # "14:02", "3 h ago", "2nd attempt"
+    counts: Mapping[str, int]  # by tone
+    at: str = ""  # start of the step in ISO 8601, if it stands for a time
+    link: str = ""  # list of the jobs of the step
+
+
+class ChartMark(NamedTuple):
+    """A vertical line with a word, such as the start of a release."""
+
+    step: float  # position in steps: 3.5 is the middle of the fourth column
+    label: str
+
+
 class Block(NamedTuple):
-    """One tone of a column."""
+    """One tone of a column, in percent of the height."""
 
     y: float
     height: float
@@ -67,60 +95,166 @@ class Block(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One time step of a column chart."""
+    """One drawn step, in percent of the width. Names as in ChartStep."""
 
     x: float
     width: float
+    center: float
     blocks: tuple[Block, ...]
     label: str
+    at: str
+    link: str
+    values: tuple[tuple[str, int], ...]  # count by tone, the top of the column first
+
+
+class AxisTick(NamedTuple):
+    """A number or a time at an axis. `at` as in ChartStep."""
+
+    place: float  # in percent
+    label: str
+    at: str = ""
+
+
+class DrawnMark(NamedTuple):
+    """A ChartMark in percent of the width. Marks on the right have their word on the left."""
+
+    x: float
+    label: str
+    on_left: bool
 
 
 class ColumnChart(NamedTuple):
-    """Counts over time, stacked by tone."""
+    """Counts over time, stacked by tone, with axes and the same numbers as a table."""
 
     columns: tuple[Column, ...]
     peak: int
     label: str
-    rows: tuple[tuple[str, tuple[int, ...]], ...]  # the same numbers as a table
     tones: tuple[str, ...]
+    y_ticks: tuple[AxisTick, ...]
+    x_ticks: tuple[AxisTick, ...]
+    marks: tuple[DrawnMark, ...]
+    form: str  # how scripts write the times of the x axis: minute or day
+
+
+MAX_COLUMN_WIDTH = 8.0  # percent, so that few columns are not blocks
+MAX_NAME_TICKS = 7  # more columns have only some of their names at the axis
+MAX_TIME_TICKS = 6
+TIME_TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880)  # minutes between two
+DAY_MINUTES = 1440
 
 
 def column_chart(
-    steps: Sequence[tuple[str, Mapping[str, int]]],
+    steps: Sequence[ChartStep | tuple[str, Mapping[str, int]]],
     tones: Sequence[str],
-    height: float = CHART_HEIGHT,
+    marks: Sequence[ChartMark] = (),
 ) -> ColumnChart:
-    """Draw (time, count by tone) steps, oldest first. The first tone is at the bottom."""
-    rows = [(when, tuple(counts.get(tone, 0) for tone in tones)) for when, counts in steps]
-    peak = max((sum(counts) for _, counts in rows), default=0)
-    width = WIDTH / max(14, len(steps))  # a few steps do not fill the whole width
-    columns = []
-    for index, (when, counts) in enumerate(steps):
-        blocks = _stack(counts, tones, peak, height)
-        label = _column_label(when, counts, tones)
-        columns.append(Column(round(index * width, 3), round(width * 0.82, 3), blocks, label))
-    totals = [f"{sum(counts.get(tone, 0) for _, counts in steps):,} {tone}" for tone in tones]
-    return ColumnChart(tuple(columns), peak, ", ".join(totals), tuple(rows), tuple(tones))
+    """Draw steps, oldest first. The first tone is at the bottom."""
+    drawn = [ChartStep(*step) for step in steps]
+    totals: Counter[str] = Counter()
+    peak = 0
+    for step in drawn:
+        totals.update(step.counts)
+        peak = max(peak, sum(step.counts.get(tone, 0) for tone in tones))
+    top = _axis_top(peak)
+    width = WIDTH / max(1, len(drawn))
+    columns = [_column(step, place, width, top, tones) for place, step in enumerate(drawn)]
+    return ColumnChart(
+        columns=tuple(columns),
+        peak=peak,
+        label=", ".join(f"{totals[tone]:,} {tone}" for tone in tones),
+        tones=tuple(tones),
+        y_ticks=_y_ticks(top),
+        x_ticks=_x_ticks(columns),
+        marks=tuple(_draw_marks(marks, width)),
+        form=_tick_form(columns),
+    )
 
 
-def _stack(
-    counts: Mapping[str, int], tones: Sequence[str], peak: int, height: float
-) -> tuple[Block, ...]:
+def _axis_top(peak: int) -> int:
+    """Return the highest number of an axis: 1, 2, 3, 4, 6, 8 or 10 times a power of ten."""
+    scale = 1
+    while peak > 10 * scale:
+        scale *= 10
+    return next(top * scale for top in (1, 2, 3, 4, 6, 8, 10) if top * scale >= peak)
+
+
+def _y_ticks(top: int) -> tuple[AxisTick, ...]:
+    numbers = [0, top // 2, top]
+    if top in {1, 3}:  # half of it is no count
+        numbers = [*range(top + 1)]
+    return tuple(AxisTick(round(100 - 100 * n / top, 2), f"{n:,}") for n in numbers)
+
+
+def _column(step: ChartStep, place: int, width: float, top: int, tones: Sequence[str]) -> Column:
+    """Draw a step in the middle of its slot, which is `width` wide."""
+    values = [(tone, step.counts.get(tone, 0)) for tone in reversed(tones)]
+    drawn_width = min(width * 0.84, MAX_COLUMN_WIDTH)
+    center = (place + 0.5) * width
+    return Column(
+        x=round(center - drawn_width / 2, 3),
+        width=round(drawn_width, 3),
+        center=round(center, 3),
+        blocks=_stack(step.counts, tones, top),
+        label=step.label,
+        at=step.at,
+        link=step.link,
+        values=tuple(values),
+    )
+
+
+def _stack(counts: Mapping[str, int], tones: Sequence[str], top: int) -> tuple[Block, ...]:
     blocks = []
-    top = 0.0
+    level = 0.0
     for tone in tones:
         count = counts.get(tone, 0)
-        if not count or not peak:
+        if not count:
             continue
-        block_height = max(count / peak * height, 1.0)  # one death among thousands stays visible
-        top += block_height
-        blocks.append(Block(round(height - top, 2), round(block_height, 2), tone))
+        height = max(100 * count / top, 1.0)  # one death among thousands stays visible
+        level = min(100.0, level + height)
+        blocks.append(Block(round(100 - level, 2), round(height, 2), tone))
     return tuple(blocks)
 
 
-def _column_label(when: str, counts: Mapping[str, int], tones: Sequence[str]) -> str:
-    parts = [f"{counts[tone]:,} {tone}" for tone in tones if counts.get(tone)]
-    return f"{when}: {', '.join(parts) or 'nothing'}"
+def _x_ticks(columns: Sequence[Column]) -> tuple[AxisTick, ...]:
+    """Return round times; without times all labels, or the first, the middle and the last."""
+    if not columns:
+        return ()
+    if not columns[0].at:
+        places = list(range(len(columns)))
+        if len(columns) > MAX_NAME_TICKS:
+            places = [0, len(columns) // 2, len(columns) - 1]
+        return tuple(AxisTick(columns[place].center, columns[place].label) for place in places)
+    ticks = []
+    for column, minute in zip(columns, _minutes(columns), strict=True):
+        if minute % _tick_minutes(columns) == 0:
+            ticks.append(AxisTick(column.center, column.label, column.at))
+    return tuple(ticks)
+
+
+def _minutes(columns: Sequence[Column]) -> list[int]:
+    """Return the minute since 1970 of each column."""
+    return [int(datetime.fromisoformat(column.at).timestamp()) // 60 for column in columns]
+
+
+def _tick_minutes(columns: Sequence[Column]) -> int:
+    """Return the number of minutes between two times of the axis."""
+    minutes = _minutes(columns)
+    span = minutes[-1] - minutes[0]
+    fitting = [one for one in TIME_TICKS if span / one <= MAX_TIME_TICKS]
+    return fitting[0] if fitting else TIME_TICKS[-1]
+
+
+def _tick_form(columns: Sequence[Column]) -> str:
+    if columns and columns[0].at and _tick_minutes(columns) >= DAY_MINUTES:
+        return "day"
+    return "minute"
+
+
+def _draw_marks(marks: Iterable[ChartMark], width: float) -> Iterator[DrawnMark]:
+    for mark in marks:
+        x = mark.step * width
+        if 0 <= x <= WIDTH:
+            yield DrawnMark(round(x, 3), mark.label, on_left=x > WIDTH * 0.85)
 
 
 # --- Bars ---
@@ -146,10 +280,11 @@ def bars(
         shown.append((f"{len(ranked) - limit} others", rest))
     largest = max((count for _, count in shown), default=1) or 1
     links = links or {}
-    return tuple(
-        Bar(label, count, round(100 * count / largest, 1), links.get(label, ""))
-        for label, count in shown
-    )
+    found = []
+    for label, count in shown:
+        share = round(100 * count / largest, 1)
+        found.append(Bar(label, count, share, links.get(label, "")))
+    return tuple(found)
 
 
 class BarPart(NamedTuple):
@@ -169,13 +304,13 @@ def stacked_bar(counts: Sequence[tuple[str, str, int]]) -> tuple[BarPart, ...]:
     total = sum(count for _, _, count in shown)
     widths = [max(1.0, 100 * count / total) for _, _, count in shown]
     scale = 100 / sum(widths)
-    edges = [0.0]
-    for width in widths:
-        edges.append(edges[-1] + width * scale)
-    return tuple(
-        BarPart(round(left, 2), round(right - left, 2), tone, f"{count:,} {word}")
-        for (word, tone, count), (left, right) in zip(shown, pairwise(edges), strict=True)
-    )
+    parts = []
+    x = 0.0
+    for (word, tone, count), width in zip(shown, widths, strict=True):
+        scaled_width = width * scale
+        parts.append(BarPart(round(x, 2), round(scaled_width, 2), tone, f"{count:,} {word}"))
+        x += scaled_width
+    return tuple(parts)
 
 
 # --- Delay curves ---
@@ -220,15 +355,21 @@ def delay_curve(
         share = log10(1 + max(0.0, seconds)) / log10(1 + longest)
         return round(height - 4 - share * (height - 8), 2)
 
-    placed = list(zip(xs, delays, strict=True))
-    upper = [f"{x:g},{y(delay.most):g}" for x, delay in placed]
-    lower = [f"{x:g},{y(delay.least):g}" for x, delay in placed]
-    middle = [(x, y(delay.nominal)) for x, delay in placed]
+    upper = []
+    lower = []
+    middle = []
+    dots = []
+    for x, delay, label in zip(xs, delays, labels, strict=True):
+        upper.append((x, y(delay.most)))
+        lower.append((x, y(delay.least)))
+        middle.append((x, y(delay.nominal)))
+        dots.append((x, y(delay.nominal), label))
+    ticks = [(y(seconds), label) for seconds, label in TICKS if seconds <= longest]
     return Curve(
-        band=" ".join([*upper, *reversed(lower)]),
-        line=" ".join(f"{x:g},{at:g}" for x, at in middle),
-        dots=tuple((x, at, label) for (x, at), label in zip(middle, labels, strict=True)),
-        ticks=tuple((y(seconds), label) for seconds, label in TICKS if seconds <= longest),
+        band=_join_points([*upper, *reversed(lower)]),
+        line=_join_points(middle),
+        dots=tuple(dots),
+        ticks=tuple(ticks),
     )
 
 
@@ -252,9 +393,10 @@ class ChartWindow(NamedTuple):
 
     @property
     def label(self) -> str:
-        return f"each column is {format_duration(self.minutes * 60)}"
+        return STEP_LABELS[self.minutes]
 
 
+STEP_LABELS = {1: "per minute", 15: "per 15 minutes", 120: "per 2 hours"}
 WINDOWS = {"1h": ChartWindow(60, 1), "24h": ChartWindow(96, 15), "7d": ChartWindow(84, 120)}
 
 
@@ -263,23 +405,55 @@ def load_outcomes(tx: Transaction, now: Micros, window: ChartWindow, kind: str =
     width = window.minutes
     first = now // MINUTE // width - window.steps + 1
     counts: list[Counter[str]] = [Counter() for _ in range(window.steps)]
+    tones: dict[str, str | None] = {}  # a week has thousands of rows, but few different labels
     for row in StatQueries(tx).list_stats(["verdicts"], first * width * MINUTE):
-        labels = json.loads(row.labels)
-        if kind and kind != labels.get("kind"):
-            continue
-        tone = OUTCOME_TONES.get(labels["outcome"])
+        if row.labels not in tones:
+            tones[row.labels] = _outcome_tone(json.loads(row.labels), kind)
+        tone = tones[row.labels]
         step = row.minute // width - first
         if tone is not None and 0 <= step < window.steps:
             counts[step][tone] += row.n
-    times = [_step_time((first + step) * width, now) for step in range(window.steps)]
-    return column_chart(list(zip(times, counts, strict=True)), TONE_ORDER)
+    minutes = [(first + step) * width for step in range(window.steps)]
+    steps = [
+        time_step(minute, width, now, one) for minute, one in zip(minutes, counts, strict=True)
+    ]
+    marks = release_marks(tx, first * width * MINUTE, width * MINUTE)
+    return column_chart(steps, TONE_ORDER, marks)
 
 
-def _step_time(minute: int, now: Micros) -> str:
-    """Format the start of a step; without the date if it is today."""
-    text = format_time(minute * MINUTE)[:16]
+MAX_MARKS = 8  # in one chart; more would cover each other
+
+
+def release_marks(tx: Transaction, start: Micros, width: Micros) -> list[ChartMark]:
+    """Return the starts of the newest releases, in a chart whose steps have this width."""
+    newest = ReleaseQueries(tx).list_releases(MAX_MARKS + 1)
+    # The first release of all is no deploy.
+    deploys = newest if len(newest) > MAX_MARKS else newest[:-1]
+    return [
+        ChartMark((row.first_at - start) / width, row.name[:MAX_MARK_NAME])
+        for row in deploys[:MAX_MARKS]
+        if row.first_at >= start
+    ]
+
+
+MAX_MARK_NAME = 12  # characters
+
+
+def _outcome_tone(labels: Mapping[str, str], kind: str) -> str | None:
+    """Return the tone of an outcome, or None if the chart of this kind does not show it."""
+    if kind and kind != labels.get("kind"):
+        return None
+    return OUTCOME_TONES.get(labels["outcome"])
+
+
+def time_step(minute: int, length: int, now: Micros, counts: Mapping[str, int]) -> ChartStep:
+    """Return the step of `length` minutes from `minute` on. The date is left out if it is today."""
+    start = format_time(minute * MINUTE)[:16]
     today = format_time(now)[:10]
-    return text[11:] if text.startswith(today) else text
+    label = start[11:] if start.startswith(today) else start
+    iso = start.replace(" ", "T")
+    end = format_time((minute + length) * MINUTE)[:16].replace(" ", "T")
+    return ChartStep(label, counts, f"{iso}Z", f"/jobs?filter=ended:{iso}..{end}")
 
 
 # --- Timeline of a job ---
@@ -313,7 +487,7 @@ LEGEND = (
     ("good", "returned"),
     ("bad", "failed"),
     ("lost", "process died"),
-    ("calm", "snoozed or stopped"),
+    ("calm", "snoozed, parked or stopped"),
     ("busy", "running"),
     ("waiting", "waiting for a worker"),
     ("backoff", "waiting before a retry"),
@@ -357,13 +531,19 @@ def timeline(story: JobStory) -> Timeline:
     start = story.row.created_at
     end = max(start + 1, story.row.finished_at or story.now)
     scale = TIMELINE_WIDTH / (end - start)
-    spans = [span for span in _spans(story, start, end) if span.end > span.start]
-    deaths = [TimelineMark(_x(span.end, start, scale), span.label) for span in spans if span.died]
-    tones = {span.tone for span in spans}
-    if deaths:
-        tones.add("death")
+    segments = []
+    deaths = []
+    tones = set()
+    for span in _spans(story, start, end):
+        if span.end <= span.start:
+            continue
+        segments.append(_segment(span, start, scale))
+        tones.add(span.tone)
+        if span.died:
+            deaths.append(TimelineMark(_x(span.end, start, scale), span.label))
+            tones.add("death")
     return Timeline(
-        [_segment(span, start, scale) for span in spans],
+        segments,
         deaths,
         _ticks(story, start, end),
         format_duration((end - start) / SECOND),
@@ -390,7 +570,7 @@ def _spans(story: JobStory, start: Micros, end: Micros) -> Iterator[_TimelineSpa
     at = start
     wait = IN_QUEUE
     due = start if story.attempts else row.run_at
-    for attempt in story.attempts[-MAX_ATTEMPTS:]:
+    for attempt in [one for one in story.attempts[-MAX_ATTEMPTS:] if one.has_run]:
         yield from _wait_spans(story, at, attempt.started_at, wait, due)
         yield _run_span(attempt)
         at = attempt.ended_at
@@ -435,8 +615,11 @@ def _wait_span(start: Micros, end: Micros, wait: Wait) -> _TimelineSpan:
 def _manual_move_at(story: JobStory, start: Micros, end: Micros) -> Micros:
     """Return when a person retried or released the job between `start` and `end`, else `end`."""
     moves = (EventType.JOB_RETRIED, EventType.JOB_RELEASED)
-    times = [event.at for event in story.events if event.type in moves and start <= event.at <= end]
-    return min(times, default=end)
+    first_move = end
+    for event in story.events:
+        if event.type in moves and start <= event.at:
+            first_move = min(first_move, event.at)
+    return first_move
 
 
 def _run_span(attempt: AttemptRow) -> _TimelineSpan:
@@ -467,6 +650,8 @@ def _x(at: Micros, start: Micros, scale: float) -> float:
 
 def _segment(span: _TimelineSpan, start: Micros, scale: float) -> Segment:
     is_run = span.tone in RUN_TONES
-    width = max(MIN_RUN_WIDTH if is_run else 0.0, (span.end - span.start) * scale)
+    width = (span.end - span.start) * scale
+    if is_run:
+        width = max(MIN_RUN_WIDTH, width)
     x = min(max(0.0, (span.start - start) * scale), TIMELINE_WIDTH - width)
     return Segment(round(x, 1), round(width, 1), span.tone, span.label, is_run)

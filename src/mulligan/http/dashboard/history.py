@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,8 +13,10 @@ from fastapi import Query, Request, Response
 from mulligan.core.durations import SECOND, Micros, to_micros
 from mulligan.core.event import Event
 from mulligan.core.format import format_actor, format_duration, format_rate
+from mulligan.core.ids import shorten_id
 from mulligan.events.queries import EventQueries
 from mulligan.events.service import build_event_filter, build_owner_filter
+from mulligan.failures.queries import FailureQueries
 from mulligan.http.dashboard.charts import BarPart, stacked_bar
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, check_filter, root_path, screen
 from mulligan.http.dashboard.view_models import (
@@ -22,15 +26,23 @@ from mulligan.http.dashboard.view_models import (
     event_row,
     filter_chips,
     optional_time_label,
+    split_filter,
     time_label,
 )
 from mulligan.http.services import VisitorServices
+from mulligan.jobs.queries import JobQueries
+from mulligan.jobs.view import Titles
 from mulligan.manifest.specs import SYSTEM_PREFIX
 from mulligan.operations.rules import ItemCounts
 from mulligan.operations.service import Item, Operation
+from mulligan.storage.base import Transaction
 
 PAGE = 50
 ITEMS = 100
+AUDIT_READ = 1000  # events for one page; a bulk action writes one for each job
+MAX_FOLDED = 100  # jobs listed in the row of a bulk action
+BULK_GAP = 60 * SECOND  # between two jobs of one bulk action
+AUDIT_TYPES = ("job.*", "queue.*", "kind.*", "dependency.*", "operation.*", "alert.*", "key.*")
 EVENT_CHUNK = 500  # events read at once
 MAX_EVENTS_READ = 5_000  # for one page
 EventId = Annotated[int, Query(ge=0, le=2**60)]
@@ -46,12 +58,12 @@ EVENT_TYPE_CHOICES = (
     "alert.*",
 )
 OPERATION_BADGES = {
-    "gathering": Badge("…", "gathering", "busy"),
-    "running": Badge("▶", "running", "busy"),
-    "paused": Badge("‖", "paused", "warn"),
-    "stopped": Badge("◼", "stopped", "bad"),
-    "aborted": Badge("⊘", "aborted", "calm"),
-    "finished": Badge("✓", "finished", "good"),
+    "gathering": Badge("ellipsis", "gathering", "busy"),
+    "running": Badge("play", "running", "busy"),
+    "paused": Badge("pause", "paused", "warn"),
+    "stopped": Badge("square", "stopped", "bad"),
+    "aborted": Badge("ban", "aborted", "calm"),
+    "finished": Badge("check", "finished", "good"),
 }
 ITEM_TONES = {
     "recovered": "good",
@@ -71,7 +83,7 @@ class HistoryScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/operations", MenuEntry("Control", 3, "operations", "Operations", "⚙"))
+    @screen("/operations", MenuEntry("", 7, "operations", "Operations", "list-checks"))
     async def operations(self, request: Request, before: str = "") -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             operations = services.operations.list(
@@ -82,7 +94,9 @@ class HistoryScreens:
             older = ""
             if len(operations) > PAGE:
                 older = urlencode({"before": operations[PAGE - 1].id})
-            return {"rows": [operation_row(one, now) for one in operations[:PAGE]], "older": older}
+            shown = operations[:PAGE]
+            causes = cause_titles(services, [one.filter for one in shown])
+            return {"rows": [operation_row(one, now, causes) for one in shown], "older": older}
 
         values = await self._renderer.read(request, load)
         return self._renderer.page(request, "operations.html", "operations", **values)
@@ -94,21 +108,22 @@ class HistoryScreens:
             items = services.operations.items(operation, limit=ITEMS)
             with services.store.read() as tx:
                 now = tx.now()
+                titles = _item_titles(tx, items)
             steps = [
                 (number, _bar(counts), _summary(counts))
                 for number, counts in enumerate(found.steps, 1)
             ]
             return {
-                "row": operation_row(found, now),
+                "row": operation_row(found, now, cause_titles(services, [found.filter])),
                 "operation": found,
                 "steps": steps,
-                "items": [_item(item) for item in items],
+                "items": [_item(item, *titles.get(item.job, ("", ""))) for item in items],
             }
 
         values = await self._renderer.read(request, load)
         return self._renderer.page(request, "operation.html", "operations", **values)
 
-    @screen("/events", MenuEntry("Monitor", 5, "events", "Events", "∿"))
+    @screen("/events", MenuEntry("More", 7, "events", "Events", "activity", shared=True))
     async def events(self, request: Request, before: EventId = 0, filter: str = "") -> Response:  # noqa: A002 - as in the URL
         text = check_filter(filter)
         path = f"{root_path(request)}/events"
@@ -117,7 +132,13 @@ class HistoryScreens:
         def load(services: VisitorServices) -> dict[str, Any]:
             events, last = _read_backwards(services, before, matches)
             older = urlencode({"before": last, "filter": text}) if last > 1 else ""
-            return {"rows": [event_row(event) for event in events], "older": older}
+            with services.store.read() as tx:
+                now = tx.now()
+            rows = [event_row(event, now) for event in events]
+            kinds = {row["job"]: row["kind"] for row in rows if row["kind"]}
+            for row in rows:
+                row["kind"] = row["kind"] or kinds.get(row["job"], "")
+            return {"rows": rows, "older": older}
 
         values = await self._renderer.read(request, load, shared=True)
         values["types"] = choice_chips(path, text, "type", EVENT_TYPE_CHOICES)
@@ -126,25 +147,72 @@ class HistoryScreens:
             request, "events.html", "events", event_filter=text, before=before, **values
         )
 
-    @screen("/audit", MenuEntry("Monitor", 6, "audit", "Audit", "✎"))
+    @screen("/audit", MenuEntry("More", 8, "audit", "Audit", "history"))
     async def audit(
-        self, request: Request, before: EventId = 0, actor: str = "", job: str = ""
+        self,
+        request: Request,
+        before: EventId = 0,
+        actor: str = "",
+        job: str = "",
+        type: str = "",  # noqa: A002 - as in the URL
     ) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             events = services.events.list(
                 actor=actor or None,
+                type=type or (),
                 job=job or None,
                 owner=services.owner,
-                limit=PAGE + 1,
+                limit=AUDIT_READ,
                 before=before or None,
             )
+            with services.store.read() as tx:
+                now = tx.now()
+            folded = fold_events(events)
             older = ""
-            if len(events) > PAGE:
-                older = urlencode({"before": events[PAGE - 1].id, "actor": actor, "job": job})
-            return {"rows": [_audit_row(event) for event in events[:PAGE]], "older": older}
+            if len(folded) > PAGE or len(events) == AUDIT_READ:
+                last = folded[:PAGE][-1][-1].id
+                older = urlencode({"before": last, "actor": actor, "job": job, "type": type})
+            names = _key_names(services)
+            rows = [_audit_row(group, names, now) for group in folded[:PAGE]]
+            return {"rows": rows, "older": older}
 
         values = await self._renderer.read(request, load)
-        return self._renderer.page(request, "audit.html", "audit", actor=actor, job=job, **values)
+        return self._renderer.page(
+            request,
+            "audit.html",
+            "audit",
+            actor=actor,
+            job=job,
+            type=type,
+            types=AUDIT_TYPES,
+            **values,
+        )
+
+
+def fold_events(events: Sequence[Event]) -> list[list[Event]]:
+    """Group neighbouring events that one bulk action wrote, one for each job."""
+    groups: list[list[Event]] = []
+    for event in events:
+        if groups and _is_one_action(groups[-1][-1], event):
+            groups[-1].append(event)
+        else:
+            groups.append([event])
+    return groups
+
+
+def _is_one_action(newer: Event, older: Event) -> bool:
+    if newer.job_id is None or older.job_id is None:
+        return False
+    is_same_act = (newer.type, newer.actor) == (older.type, older.actor)
+    has_one_reason = newer.data.get("reason") == older.data.get("reason")
+    return is_same_act and has_one_reason and newer.at - older.at <= BULK_GAP
+
+
+def _key_names(services: VisitorServices) -> dict[str, str]:
+    """Return the names of keys by their actor, for people who may see staff actions."""
+    if services.owner is not None:
+        return {}
+    return {f"key:{key.id}": f"{key.name} (API key)" for key in services.keys.list() if key.name}
 
 
 def _event_filter(text: str) -> Callable[[Event], bool]:
@@ -178,26 +246,112 @@ def _read_backwards(
     return found, top + 1
 
 
-def operation_row(operation: Operation, now: Micros) -> dict[str, Any]:
-    """Build the row of an operation for a table."""
+def groups_of(text: str) -> list[str]:
+    """Return the failure groups that a filter names."""
+    parts = [part for part in split_filter(text) if part.startswith("group:")]
+    return [name for part in parts for name in part.removeprefix("group:").split(",")]
+
+
+def cause_titles(services: VisitorServices, filters: Iterable[str]) -> dict[str, str]:
+    """Return what operators call the causes that filters name."""
+    names = {name for text in filters for name in groups_of(text)}
+    if not names or services.owner is not None:
+        return {}
+    with services.store.read() as tx:
+        causes = FailureQueries(tx).get_causes(sorted(names))
+    return {name: cause.exception or cause.code for name, cause in causes.items()}
+
+
+def _item_titles(tx: Transaction, items: Sequence[Item]) -> dict[str, tuple[str, str]]:
+    """Return kind and title of the jobs of an operation, as far as they still exist."""
+    titles = Titles.load(tx)
+    found = JobQueries(tx).get_kinds_and_payloads([item.job for item in items])
+    return {
+        job_id: (kind, titles.of(kind, json.loads(payload)))
+        for job_id, (kind, payload) in found.items()
+    }
+
+
+# How the parts of a filter are read aloud.
+_FILTER_WORDS = {
+    "kind": "of kind {}",
+    "queue": "in queue {}",
+    "owner": "of {}",
+    "code": "with {}",
+    "class": "of class {}",
+    "since": "of the last {}",
+    "batch": "of batch {}",
+}
+
+
+def describe_target(
+    action: str, count: str, text: str, causes: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Say what an operation does: "Retry 412 dead jobs: KeyError: 'AT'"."""
+    states: list[str] = []
+    words: list[str] = []
+    others: list[str] = []
+    for part in split_filter(text):
+        name, _, value = part.partition(":")
+        if name in {"state", "phase"}:
+            states.append(value.replace(",", " or ").replace("_", " "))
+        elif name in _FILTER_WORDS:
+            words.append(_FILTER_WORDS[name].format(value.replace(",", ", ")))
+        elif name != "group":
+            others.append(part)
+    noun = "job" if count == "1" else "jobs"
+    sentence = " ".join([action.capitalize(), count, *states, noun, *words])
+    if others:
+        sentence += f" that match {' '.join(others)}"
+    titles = [causes.get(name, name) for name in groups_of(text)]
+    return f"{sentence}: {'; '.join(titles)}" if titles else sentence
+
+
+def operation_row(
+    operation: Operation, now: Micros, causes: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Build the row of an operation for a table. `causes`: titles of failure groups."""
     ended = operation.counts.ended
     total = operation.total
+    share = 100 * ended / total if total else 0.0
     return {
         "id": operation.id,
         "action": operation.action,
         "filter": operation.filter,
+        "title": describe_target(
+            operation.action, f"{operation.total:,}", operation.filter, causes
+        ),
         "badge": OPERATION_BADGES[operation.state],
         "by": format_actor(operation.actor),
         "reason": operation.reason,
         "bar": _bar(operation.counts),
         "summary": f"{ended:,} of {total:,}: {_summary(operation.counts)}",
-        "note": operation.note,
+        "note": "" if operation.state == "finished" else operation.note,
         "rate": format_rate(operation.rate),
         "pace": _pace(operation, now),
-        "share": round(100 * ended / total, 1) if total else 0.0,
+        "share": round(share, 1),
         "started": time_label(to_micros(operation.created_at), now),
         "ended": optional_time_label(operation.finished_at, now),
     }
+
+
+DONE_VERBS = {
+    "retry": "retried",
+    "cancel": "cancelled",
+    "discard": "discarded",
+    "release": "released",
+    "move": "moved",
+}
+
+
+def describe_operation(operation: Operation) -> str:
+    """Say what an operation did: "retried 412 jobs: 411 recovered, 1 failed again"."""
+    touched = operation.total - operation.untouched
+    jobs = "1 job" if touched == 1 else f"{touched:,} jobs"
+    text = f"{DONE_VERBS[operation.action]} {jobs}"
+    if operation.counts.ended:
+        text += f": {_summary(operation.counts)}"
+    return f"{text} ({operation.state})" if operation.state in {"stopped", "aborted"} else text
 
 
 def _pace(operation: Operation, now: Micros) -> str:
@@ -219,14 +373,29 @@ def _bar(counts: ItemCounts) -> tuple[BarPart, ...]:
     )
 
 
+OUTCOME_WORDS = {
+    "same": "failed again",
+    "other": "failed with another cause",
+    "sent": "running",
+}
+
+
 def _summary(counts: ItemCounts) -> str:
-    present = [outcome for outcome in ITEM_TONES if getattr(counts, outcome)]
-    return ", ".join(f"{getattr(counts, outcome):,} {outcome}" for outcome in present) or "none yet"
+    parts = []
+    for outcome in ITEM_TONES:
+        count = getattr(counts, outcome)
+        if count:
+            parts.append(f"{count:,} {OUTCOME_WORDS.get(outcome, outcome)}")
+    return ", ".join(parts) or "none yet"
 
 
-def _item(item: Item) -> dict[str, Any]:
+def _item(item: Item, kind: str, title: str) -> dict[str, Any]:
+    outcome = item.outcome or item.state
     return {
         "job": item.job,
+        "kind": kind or item.job,
+        "title": title,
+        "result": OUTCOME_WORDS.get(outcome, outcome),
         "step": item.step,
         "was": item.was,
         "code": item.code or "",
@@ -237,9 +406,14 @@ def _item(item: Item) -> dict[str, Any]:
     }
 
 
-def _audit_row(event: Event) -> dict[str, Any]:
+def _audit_row(group: Sequence[Event], names: Mapping[str, str], now: Micros) -> dict[str, Any]:
+    """Build the row of one action, which may have changed many jobs."""
+    event = group[0]
     return {
-        **event_row(event),
-        "by": format_actor(event.actor),
-        "changes": event_changes(event.data),
+        **event_row(event, now),
+        "by": names.get(event.actor or "") or format_actor(event.actor or ""),
+        "changes": event_changes(event.data) if len(group) == 1 else [],
+        "jobs": [(one.job_id, shorten_id(one.job_id or "")) for one in group[:MAX_FOLDED]],
+        "count": len(group),
+        "operation": event.data.get("operation", ""),
     }

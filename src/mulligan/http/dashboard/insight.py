@@ -11,9 +11,9 @@ from fastapi import Request, Response
 
 from mulligan._version import __version__
 from mulligan.access.keys import Role
-from mulligan.core.format import format_duration, format_ordinal
+from mulligan.core.format import format_cost, format_duration, format_ordinal
 from mulligan.core.statistics import Share
-from mulligan.doctor import FAIL, OK, WARN, Check, effective_settings, run_checks
+from mulligan.doctor import FAIL, OK, WARN, Check, effective_settings, format_setting, run_checks
 from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, column_chart, load_outcomes
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, screen
 from mulligan.http.dashboard.sessions import NotAllowed
@@ -28,7 +28,7 @@ from mulligan.jobs.sentences import CLASS_MEANINGS
 PERIODS = {"1d": 1, "7d": 7, "30d": 30}  # days
 MAX_CELLS = 12
 MAX_ATTEMPTS = 14
-MAX_DAYS = 60
+DAY_TONES = ("succeeded", "dead", "waiting")
 RATES = (
     ("retry success", "retry_success", "of jobs that were retried"),
     ("rescue", "rescue", "of all jobs whose first attempt failed"),
@@ -45,18 +45,19 @@ class InsightScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/insight", MenuEntry("Monitor", 3, "insight", "Insight", "▥"))
+    @screen("/insight", MenuEntry("More", 5, "insight", "Insight", "chart-line", shared=True))
     async def insight(self, request: Request, since: str = "7d", kind: str = "") -> Response:
         chosen = since if since in PERIODS else "7d"
 
         def load(services: VisitorServices) -> dict[str, Any]:
             period = timedelta(days=PERIODS[chosen])
             found = load_insight(services.store, services.settings, period, kind or None, None)
-            window = WINDOWS["24h" if chosen == "1d" else "7d"]
+            window_name = "24h" if chosen == "1d" else "7d"
+            window = WINDOWS[window_name]
             with services.store.read() as tx:
                 outcomes = load_outcomes(tx, tx.now(), window, kind)
             return {
-                **_context(found),
+                **_context(found, PERIODS[chosen]),
                 "kinds": services.policy.kinds(),
                 "outcomes": outcomes,
                 "window_label": window.label,
@@ -74,35 +75,47 @@ class InsightScreens:
         )
 
 
-def _context(found: Insight) -> dict[str, Any]:
+def _context(found: Insight, days: int) -> dict[str, Any]:
     numbers = found.numbers
-    cost = numbers.retry_cost_per_job
-    amplification = numbers.amplification
+    retry_cost = amplification = None
+    if numbers.retry_cost_per_job is not None:
+        retry_cost = format_cost(numbers.retry_cost_per_job)
+    if numbers.amplification is not None:
+        amplification = f"{numbers.amplification:.2f}"
     return {
         "jobs": f"{numbers.jobs:,}",
         "attempts": f"{numbers.attempts:,}",
         "empty": numbers.jobs == 0,
-        "days": _by_day(numbers),
+        "days": _by_day(numbers, days),
         "rates": [(name, _share(getattr(numbers, field)), base) for name, field, base in RATES],
         "cells": _cells(numbers),
         "by_attempt": _by_attempt(numbers),
         "chances": _chances(numbers),
         "wasted": _wasted(numbers),
-        "retry_cost": None if cost is None else f"{cost:.4g}",
+        "retry_cost": retry_cost,
         "median": _time_to_success(numbers.time_to_success.p50),
         "percentile_95": _time_to_success(numbers.time_to_success.p95),
-        "amplification": None if amplification is None else f"{amplification:.2f}",
+        "amplification": amplification,
         "advice": [advice.text for advice in found.advice],
         "notes": found.notes,
     }
 
 
-def _by_day(numbers: Numbers) -> ColumnChart:
-    steps = [
-        (f"{day.day:%d %b}", {"succeeded": day.succeeded, "dead": day.dead, "waiting": day.pending})
-        for day in numbers.days[-MAX_DAYS:]
-    ]
-    return column_chart(steps, ("succeeded", "dead", "waiting"))
+def _by_day(numbers: Numbers, days: int) -> ColumnChart:
+    """Chart the jobs of each day of the period, also of days without jobs."""
+    if not numbers.days:
+        return column_chart([], DAY_TONES)
+    found = {day.day: day for day in numbers.days}
+    last = numbers.days[-1].day
+    steps = []
+    for ago in reversed(range(days + 1)):  # a period of days touches one more date
+        day = last - timedelta(days=ago)
+        counts = {}
+        if day in found:
+            row = found[day]
+            counts = {"succeeded": row.succeeded, "dead": row.dead, "waiting": row.pending}
+        steps.append((f"{day:%d %b}", counts))
+    return column_chart(steps, DAY_TONES)
 
 
 def _by_attempt(numbers: Numbers) -> ColumnChart:
@@ -116,7 +129,7 @@ def _by_attempt(numbers: Numbers) -> ColumnChart:
     for attempt in sorted(total)[:MAX_ATTEMPTS]:
         good = succeeded[attempt]
         counts = {"succeeded": good, "dead": total[attempt] - good}
-        steps.append((f"{format_ordinal(attempt)} attempt", counts))
+        steps.append((format_ordinal(attempt), counts))
     return column_chart(steps, ("succeeded", "dead"))
 
 
@@ -153,15 +166,12 @@ def _chances(numbers: Numbers) -> list[dict[str, Any]]:
 
 def _wasted(numbers: Numbers) -> list[tuple[str, str, str, str]]:
     """Return what failed attempts took: class, failures, time, cost."""
-    return [
-        (
-            waste.cls,
-            f"{waste.failures:,}",
-            format_duration(round(waste.seconds, 3)),
-            f"{waste.cost:g}" if waste.cost else "–",
-        )
-        for waste in numbers.wasted
-    ]
+    rows = []
+    for waste in numbers.wasted:
+        time = format_duration(round(waste.seconds, 3))
+        cost = format_cost(waste.cost) if waste.cost else "–"
+        rows.append((waste.cls, f"{waste.failures:,}", time, cost))
+    return rows
 
 
 def _share(share: Share) -> dict[str, Any]:
@@ -187,9 +197,9 @@ def _time_to_success(seconds: float | None) -> str:
 # --- Doctor ---
 
 CHECK_BADGES = {
-    OK: Badge("✓", "ok", "good"),
-    WARN: Badge("!", "warning", "warn"),
-    FAIL: Badge("✕", "failed", "bad"),
+    OK: Badge("check", "ok", "good"),
+    WARN: Badge("triangle-alert", "warning", "warn"),
+    FAIL: Badge("x", "failed", "bad"),
 }
 ORDER = (FAIL, WARN, OK)
 
@@ -200,7 +210,7 @@ class DoctorScreen:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/doctor", MenuEntry("Monitor", 7, "doctor", "Doctor", "✚"))
+    @screen("/doctor", MenuEntry("More", 9, "doctor", "Doctor", "stethoscope", shared=True))
     async def show(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             if not services.visitor.role.includes(Role.ADMIN):
@@ -216,7 +226,10 @@ class DoctorScreen:
             return {
                 "facts": versions | facts,
                 "checks": [_check(check) for check in ranked],
-                "settings": effective_settings(services.settings),
+                "settings": [
+                    {**setting, "value": format_setting(setting)}
+                    for setting in effective_settings(services.settings)
+                ],
             }
 
         values = await self._renderer.read(request, load, shared=True)

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request, Response
 
 from mulligan.alerts.measures import GROUPS, KEYED_BY
+from mulligan.alerts.rules import GROUP_MEASURES, format_measure
 from mulligan.alerts.service import SAME_CAUSE, AlertRule, AlertStatus
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.format import format_duration
@@ -27,17 +28,18 @@ from mulligan.notifications.subscriptions import Subscription
 
 PAGE = 50
 ALERT_BADGES = {
-    "firing": Badge("▲", "firing", "bad"),
-    "pending": Badge("△", "pending", "warn"),
-    "resolved": Badge("✓", "resolved", "good"),
+    "firing": Badge("bell", "firing", "bad"),
+    "pending": Badge("clock", "pending", "warn"),
+    "resolved": Badge("check", "resolved", "good"),
 }
-ON = Badge("●", "on", "good")
-OFF = Badge("○", "off", "calm")
+ON = Badge("circle-dot", "on", "good")
+OFF = Badge("circle", "off", "calm")
+SKIPPED = Badge("minus", "skipped", "warn")
 DELIVERY_BADGES = {
-    State.SUCCEEDED: Badge("✓", "delivered", "good"),
-    State.DEAD: Badge("✕", "failed", "bad"),
-    State.QUEUED: Badge("↻", "waiting", "busy"),
-    State.RUNNING: Badge("▶", "sending", "busy"),
+    State.SUCCEEDED: Badge("check", "delivered", "good"),
+    State.DEAD: Badge("x", "failed", "bad"),
+    State.QUEUED: Badge("rotate-cw", "waiting", "busy"),
+    State.RUNNING: Badge("play", "sending", "busy"),
 }
 
 
@@ -50,7 +52,7 @@ class NotificationScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/alerts", MenuEntry("Monitor", 1, "alerts", "Alerts", "▲"))
+    @screen("/alerts", MenuEntry("More", 3, "alerts", "Alerts", "bell", shared=True))
     async def alerts(self, request: Request) -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             alerts = services.alerts.list(all=True)
@@ -66,7 +68,7 @@ class NotificationScreens:
         values = await self._renderer.read(request, load, shared=True)
         return self._renderer.page(request, "alerts.html", "alerts", **values)
 
-    @screen("/notifications", MenuEntry("Monitor", 2, "notifications", "Notifications", "✉"))
+    @screen("/notifications", MenuEntry("More", 4, "notifications", "Notifications", "send"))
     async def deliveries(self, request: Request, state: str = "", before: str = "") -> Response:
         def load(services: VisitorServices) -> dict[str, Any]:
             subscriptions = services.subscriptions.list(owner=services.owner)
@@ -106,11 +108,6 @@ def _alert_link(alert: AlertStatus, measure: str) -> str:
     return "/failures" if measure.startswith("dead") else "/insight"
 
 
-def _format_number(value: float) -> str:
-    """Format a measured value with about three digits, never in scientific notation."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def _alert(alert: AlertStatus, measure: str, now: Micros) -> dict[str, Any]:
     return {
         "rule": alert.rule,
@@ -119,8 +116,8 @@ def _alert(alert: AlertStatus, measure: str, now: Micros) -> dict[str, Any]:
         "severity": alert.severity,
         "summary": alert.summary,
         "since": optional_time_label(alert.since, now),
-        "value": _format_number(alert.value),
-        "threshold": _format_number(alert.threshold),
+        "value": format_measure(measure, alert.value),
+        "threshold": format_measure(measure, alert.threshold),
         "action": alert.action,
         "limit": alert.limit,
         "until": optional_time_label(alert.until, now),
@@ -131,29 +128,47 @@ def _alert(alert: AlertStatus, measure: str, now: Micros) -> dict[str, Any]:
 
 
 def _rule(rule: AlertRule, now: Micros) -> dict[str, Any]:
+    least = f"{rule.least:,.0f}" if rule.least else ""
+    windows = [rule.window] if rule.and_window is None else [rule.window, rule.and_window]
+    holds_for = format_duration(rule.holds_for) if rule.holds_for else ""
     return {
         "name": rule.name,
         "badge": ON if rule.enabled else OFF,
-        "summary": rule.summary.replace("{}", "…"),
-        "above": _format_number(rule.above),
-        "clears": _format_number(rule.clear),
-        "window": format_duration(rule.window),
-        "least": _format_number(rule.least) if rule.least else "",
-        "holds_for": format_duration(rule.holds_for) if rule.holds_for else "",
+        "summary": _describe_rule(rule),
+        "above": format_measure(rule.measure, rule.above),
+        "clears": format_measure(rule.measure, rule.clear),
+        "window": " and ".join(format_duration(window) for window in windows),
+        "least": least,
+        "holds_for": holds_for,
         "severity": rule.severity,
         "action": rule.action,
         "silenced": optional_time_label(rule.silenced_until, now),
     }
 
 
+def _describe_rule(rule: AlertRule) -> str:
+    """Return when a rule fires, as a sentence: "More than 5 % of attempts failed"."""
+    limit = format_measure(rule.measure, rule.above)
+    text = rule.summary
+    if "{} jobs" in text and not rule.above:
+        text = text.replace("{} jobs", "a job")
+    elif "than {}" not in text:
+        text = text.replace("{}", f"more than {limit}")
+    text = text.replace("{}", limit)
+    if rule.measure in GROUP_MEASURES:
+        text = f"new error: {text}"
+    return text[:1].upper() + text[1:]
+
+
 def _subscription(subscription: Subscription, now: Micros) -> dict[str, Any]:
+    owner = "all owners" if subscription.owner is None else subscription.owner
     return {
         "id": subscription.id,
         "name": subscription.name or subscription.id,
         "badge": ON if subscription.enabled else OFF,
         "reason": subscription.reason,
         "on": ", ".join(subscription.on),
-        "owner": "all owners" if subscription.owner is None else subscription.owner,
+        "owner": owner,
         "filter": subscription.filter,
         "form": FORMS[subscription.form],
         "channel": subscription.channel,
@@ -164,17 +179,23 @@ def _subscription(subscription: Subscription, now: Micros) -> dict[str, Any]:
     }
 
 
+def _delivery_badge(delivery: Delivery) -> Badge:
+    if delivery.skipped:
+        return SKIPPED
+    return DELIVERY_BADGES.get(delivery.state) or BADGES[delivery.state]
+
+
 def _delivery(delivery: Delivery, names: Mapping[str, str], now: Micros) -> dict[str, Any]:
     return {
         "to": names.get(delivery.subscription, delivery.subscription),
         "id": delivery.id,
-        "badge": DELIVERY_BADGES.get(delivery.state) or BADGES[delivery.state],
+        "badge": _delivery_badge(delivery),
         "type": delivery.type,
         "summary": delivery.summary,
         "subscription": delivery.subscription,
         "owner": delivery.owner,
         "attempts": delivery.attempts,
-        "error": delivery.error,
+        "error": delivery.skipped or delivery.error,
         "message": delivery.message,
         "next": optional_time_label(delivery.next_at, now),
         "at": time_label(to_micros(delivery.finished_at or delivery.created_at), now),

@@ -1,8 +1,9 @@
-"""The overview screen: what is broken now, and what is being done about it."""
+"""The overview screen: what is broken now, since when, what waits for it, and what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -10,52 +11,64 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from mulligan.alerts.service import AlertStatus
-from mulligan.core.durations import Micros
-from mulligan.core.format import format_actor
-from mulligan.core.job import COUNT_CAP, Job, State
+from mulligan.app.status import Rate, SystemStatus, describe_waiting, find_problems, read_status
+from mulligan.core.durations import Micros, to_micros
+from mulligan.core.format import format_actor, format_elapsed, one_line
+from mulligan.core.job import Job, State
 from mulligan.failures.groups import GroupState
 from mulligan.failures.service import FailureGroup
-from mulligan.guards.gate_status import Dependency, KindStatus, Queue, list_impaired
+from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
+from mulligan.http.dashboard.dependencies import name_dependency, next_change
 from mulligan.http.dashboard.failures import group_row
 from mulligan.http.dashboard.history import operation_row
-from mulligan.http.dashboard.queues import dependency_row, worker_row
+from mulligan.http.dashboard.queues import format_per_minute
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, root_path, screen
-from mulligan.http.dashboard.view_models import BADGES, format_count, job_list_row
+from mulligan.http.dashboard.view_models import format_count, job_list_row
 from mulligan.http.services import VisitorServices
-from mulligan.jobs.queries import SearchQueries
-from mulligan.operations.service import Operation
-from mulligan.worker.registry import WorkerStatus, worker_statuses
 
-MAX_ALERTS = 2
-MAX_GROUPS = 5
 MAX_JOBS = 8
-UNHANDLED_STATES = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
+MAX_CARDS = 4  # the others are behind "3 more"
+MAX_DETAIL = 120  # characters of a failure's message on a card
 
 
-class Issue(NamedTuple):
-    """One thing that is broken now, in a sentence, with a link to it."""
+class CardAction(NamedTuple):
+    """A button of a card: a form that is sent, or a link."""
 
+    title: str
+    path: str
+    is_form: bool = False
+
+
+class Card(NamedTuple):
+    """One thing that is broken now: what, how much waits for it, since when, and what to do."""
+
+    tone: str
     icon: str
+    name: str
     text: str
+    detail: str = ""  # message of a failure
+    age: str = ""
+    actions: tuple[CardAction, ...] = ()
+    hint: str = ""  # command that repairs it
+
+
+class Tile(NamedTuple):
+    """A number with its meaning."""
+
+    title: str
+    number: str
+    note: str
     link: str
+    tone: str = ""
 
 
 class Snapshot(NamedTuple):
     """Everything the overview shows, read at about the same time."""
 
-    now: Micros
-    counts: dict[str, int]
-    groups: list[FailureGroup]
-    impaired: list[Dependency]
-    held_kinds: list[KindStatus]
-    paused_queues: list[Queue]
-    workers: list[WorkerStatus]
-    operations: list[Operation]
-    alerts: list[AlertStatus]
+    status: SystemStatus
     outcomes: ColumnChart
-    parked: list[Job]
-    running: list[Job]
+    parked: list[tuple[Job, str]]  # with their titles
 
 
 class OverviewScreen:
@@ -64,7 +77,7 @@ class OverviewScreen:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/", MenuEntry("Now", 1, "overview", "Overview", "◉"))
+    @screen("/", MenuEntry("", 1, "overview", "Overview", "layout-dashboard", shared=True))
     async def show(self, request: Request, filter: str = "", window: str = "1h") -> Response:  # noqa: A002 - as in the URL
         root = root_path(request)
         if filter.strip():
@@ -89,97 +102,237 @@ class OverviewScreen:
 
 
 def _load(services: VisitorServices, window: str) -> Snapshot:
-    owner = services.owner
-    groups = services.failures.groups(owner=owner, limit=MAX_GROUPS * 4)
-    operations = services.operations.list(owner=owner, limit=20)
-    alerts = services.alerts.list()
+    status = read_status(services, services.owner)
     with services.store.read() as tx:
-        now = tx.now()
-        counts = dict(SearchQueries(tx).count_jobs_by_state(COUNT_CAP))
-        impaired = list_impaired(tx)
-        workers = worker_statuses(tx)
-        outcomes = load_outcomes(tx, now, WINDOWS[window])
-    return Snapshot(
-        now=now,
-        counts=counts,
-        groups=[group for group in groups if group.state in UNHANDLED_STATES][:MAX_GROUPS],
-        impaired=impaired,
-        held_kinds=[kind for kind in services.kinds.list() if kind.held],
-        paused_queues=[queue for queue in services.queues.list() if queue.paused],
-        workers=workers,
-        operations=[operation for operation in operations if operation.under_way],
-        alerts=[alert for alert in alerts if _is_urgent(alert)],
-        outcomes=outcomes,
-        parked=_newest_jobs(services, "state:parked"),
-        running=_newest_jobs(services, "state:running"),
-    )
+        outcomes = load_outcomes(tx, status.now, WINDOWS[window])
+    return Snapshot(status, outcomes, _newest_jobs(services, "state:parked"))
 
 
-def _is_urgent(alert: AlertStatus) -> bool:
-    return alert.state == "firing" and alert.silenced_until is None
-
-
-def _newest_jobs(services: VisitorServices, text: str) -> list[Job]:
-    return list(
-        services.jobs.list(text, limit=MAX_JOBS, owner=services.owner, private=services.private)
-    )
+def _newest_jobs(services: VisitorServices, text: str) -> list[tuple[Job, str]]:
+    jobs = services.jobs.list(text, limit=MAX_JOBS, owner=services.owner, private=services.private)
+    return list(zip(jobs, services.jobs.titles(jobs), strict=True))
 
 
 def _context(snapshot: Snapshot, root: str) -> dict[str, Any]:
-    now = snapshot.now
+    status = snapshot.status
+    now = status.now
+    cards = _cards(status)
+    recovering = [one for one in status.impaired if one.state == "ramping"]
     return {
-        "counts": [_count_tile(state, snapshot.counts[state], root) for state in State],
-        "issues": list(_issues(snapshot, root)),
-        "groups": [group_row(group, now, root) for group in snapshot.groups],
-        "operations": [operation_row(operation, now) for operation in snapshot.operations],
-        "dependencies": [dependency_row(dependency, now) for dependency in snapshot.impaired],
-        "workers": [worker_row(worker, now) for worker in snapshot.workers],
-        "parked": [job_list_row(job, now, root) for job in snapshot.parked],
-        "running": [job_list_row(job, now, root) for job in snapshot.running],
-        "parked_count": format_count(snapshot.counts[State.PARKED]),
-        "running_count": format_count(snapshot.counts[State.RUNNING]),
+        "cards": cards[:MAX_CARDS],
+        "more_cards": cards[MAX_CARDS:],
+        "tiles": _tiles(status),
+        "groups": [group_row(group, now, root) for group in status.groups],
+        "operations": [operation_row(operation, now) for operation in status.operations],
+        "recovering": [name_dependency(one.key) for one in recovering],
+        "parked": [job_list_row(*pair, now, root) for pair in snapshot.parked],
+        "parked_count": format_count(status.counts[State.PARKED]),
         "outcomes": snapshot.outcomes,
-        "empty": not any(snapshot.counts.values()),
+        "empty": not any(status.counts.values()),
+        "all_clear": not cards and bool(status.live_workers),
     }
 
 
-def _issues(snapshot: Snapshot, root: str) -> Iterator[Issue]:
-    if not any(worker.is_live for worker in snapshot.workers):
-        queued = snapshot.counts[State.QUEUED]
-        waiting = f": {_waiting(queued)}" if queued else ""
-        yield Issue("◌", f"No worker is live{waiting}", f"{root}/queues")
-    for dependency in snapshot.impaired:
-        if dependency.state == "open":
-            text = f"{dependency.key} is down: {_waiting(dependency.held)} for it"
-            yield Issue("⊗", text, f"{root}/dependencies")
-    for kind in snapshot.held_kinds:
-        text = f"Kind {kind.name} is held: {kind.reason or kind.message}"
-        yield Issue("‖", text, f"{root}/queues")
-    for queue in snapshot.paused_queues:
-        text = f"Queue {queue.name} was paused by {format_actor(queue.actor)}"
-        yield Issue("‖", f"{text}: {_waiting(queue.ready)}", f"{root}/queues")
-    yield from _alert_issues(snapshot, root)
-    for group in snapshot.groups:
-        if group.state is GroupState.REGRESSED:
-            text = f"Regressed after it was resolved: {group.message or group.code}"
-            yield Issue("↺", text, f"{root}/failures/{quote(group.fingerprint)}")
+# --- Cards ---
 
 
-def _alert_issues(snapshot: Snapshot, root: str) -> Iterator[Issue]:
-    ranked = sorted(snapshot.alerts, key=lambda alert: alert.severity != "page")
-    for alert in ranked[:MAX_ALERTS]:
-        yield Issue("▲", alert.summary, f"{root}/alerts")
-    more = len(ranked) - MAX_ALERTS
-    if more > 0:
-        yield Issue("▲", f"{more} more alert{'s' if more > 1 else ''}", f"{root}/alerts")
+def _cards(status: SystemStatus) -> list[Card]:
+    """Return what is broken, the worst first, then the alerts that this has caused.
+
+    Causes have their own table; a card is only for those that regressed.
+    """
+    now = status.now
+    dependencies = {one.key: one for one in status.impaired}
+    kinds = {one.name: one for one in status.held_kinds}
+    queues = {one.name: one for one in status.queues}
+    groups = {one.fingerprint: one for one in status.groups}
+    cards = []
+    for problem in find_problems(status):
+        if problem.what == "workers":
+            cards.append(_no_worker_card(status))
+        elif problem.what == "dependency":
+            cards.append(_dependency_card(dependencies[problem.name], now))
+        elif problem.what == "kind":
+            cards.append(_kind_card(kinds[problem.name], now))
+        elif problem.what == "queue":
+            cards.append(_queue_card(queues[problem.name]))
+        elif problem.what == "cause" and groups[problem.name].state is GroupState.REGRESSED:
+            cards.append(_regressed_card(groups[problem.name], now))
+    return [*cards, *(_alert_card(alert, now) for alert in status.alerts)]
 
 
-def _waiting(count: int) -> str:
-    if count == 1:
-        return "1 job waits"
-    return f"{format_count(count) if count else 'no'} jobs wait"
+def _no_worker_card(status: SystemStatus) -> Card:
+    waiting = describe_waiting(status.counts[State.QUEUED])
+    text = f"is live · {waiting}"
+    return Card("bad", "server", "No worker", text, hint="mulligan worker APP")
 
 
-def _count_tile(state: State, count: int, root: str) -> dict[str, Any]:
-    link = f"{root}/jobs?{urlencode({'filter': f'state:{state}'})}"
-    return {"badge": BADGES[state], "count": format_count(count), "none": not count, "link": link}
+def _dependency_card(dependency: Dependency, now: Micros) -> Card:
+    key = quote(dependency.key, safe="")
+    age = _age(dependency.since, now)
+    next_step = next_change(dependency, now)
+    return Card(
+        "bad",
+        "unplug",
+        name_dependency(dependency.key),
+        f"is down · {describe_waiting(dependency.held)}",
+        one_line(dependency.reason, MAX_DETAIL),
+        ", ".join(part for part in (age, next_step) if part),
+        (
+            CardAction("Probe now", f"/dependencies/{key}/probe", is_form=True),
+            CardAction("Details", f"/dependencies/{key}"),
+        ),
+    )
+
+
+def _kind_card(kind: KindStatus, now: Micros) -> Card:
+    name = quote(kind.name, safe="")
+    text = f"is held · {describe_waiting(kind.held_jobs)}"
+    actions = [
+        CardAction("Try one", f"/kinds/{name}/try", is_form=True),
+        CardAction("Release", f"/kinds/{name}/release", is_form=True),
+    ]
+    if kind.fingerprint:
+        text = f"is held: its jobs failed in a row · {describe_waiting(kind.held_jobs)}"
+        actions.insert(0, CardAction("Show cause", f"/failures/{quote(kind.fingerprint)}"))
+    if kind.trial:
+        text += f" · trial: {kind.trial_result}"
+    detail = one_line(kind.message or kind.reason, MAX_DETAIL)
+    return Card("warn", "pause", kind.name, text, detail, _age(kind.since, now), tuple(actions))
+
+
+def _queue_card(queue: Queue) -> Card:
+    name = quote(queue.name, safe="")
+    text = f"is paused by {format_actor(queue.actor)} · {describe_waiting(queue.held_jobs)}"
+    resume = CardAction("Resume", f"/queues/{name}/resume", is_form=True)
+    detail = one_line(queue.reason, MAX_DETAIL)
+    return Card("warn", "pause", f"Queue {queue.name}", text, detail, actions=(resume,))
+
+
+def _alert_card(alert: AlertStatus, now: Micros) -> Card:
+    tone = "bad" if alert.severity == "page" else "warn"
+    age = _age(alert.since, now)
+    show = CardAction("Show", "/alerts")
+    if alert.rule == "release_worse":
+        show = CardAction("Show release", _release_path(alert))
+    return Card(tone, "bell", "", alert.summary, age=age, actions=(show,))
+
+
+def _release_path(alert: AlertStatus) -> str:
+    release = str(alert.evidence.get("release", ""))
+    return f"/releases?release={quote(release, safe='')}"
+
+
+def _regressed_card(group: FailureGroup, now: Micros) -> Card:
+    noun = "job" if group.count == 1 else "jobs"
+    show = CardAction("Show cause", f"/failures/{quote(group.fingerprint)}")
+    return Card(
+        "bad",
+        "undo-2",
+        one_line(group.title, MAX_DETAIL),
+        f"is back after its repair · {group.count:,} dead {noun}",
+        age=_age(group.last_seen, now, "last "),
+        actions=(show,),
+    )
+
+
+def _age(since: datetime | None, now: Micros, words: str = "for ") -> str:
+    return "" if since is None else f"{words}{format_elapsed(to_micros(since), now)}"
+
+
+# --- Tiles ---
+
+
+def _tiles(status: SystemStatus) -> list[Tile]:
+    return [
+        _failing_tile(status),
+        _retrying_tile(status),
+        _held_tile(status),
+        _waiting_tile(status),
+        _places_tile(status),
+        _done_tile(status),
+    ]
+
+
+def _failing_tile(status: SystemStatus) -> Tile:
+    rate = status.deaths
+    note = "as usual"
+    tone = ""
+    if not rate.current:
+        note = "no deaths in 5 min"
+    elif rate.usual is None:
+        note = "deaths, last 5 min"
+    elif not rate.usual:
+        note, tone = "usually none", "bad"
+    elif rate.current >= 2 * rate.usual:
+        note, tone = f"{_times(rate)} usual", "bad"
+    return Tile("Failing now", f"{format_per_minute(rate.current)} / min", note, "/failures", tone)
+
+
+def _times(rate: Rate) -> str:
+    ratio = rate.ratio or 0.0
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+
+
+def _retrying_tile(status: SystemStatus) -> Tile:
+    note = "no retry is due"
+    if status.next_retry is not None:
+        note = f"next in {format_elapsed(status.now, to_micros(status.next_retry))}"
+    link = "/jobs?filter=phase:backing_off"
+    return Tile("Retrying", format_count(status.retrying), note, link)
+
+
+def _held_tile(status: SystemStatus) -> Tile:
+    held_by = [
+        (one.held, f"{name_dependency(one.key)} down")
+        for one in status.impaired
+        if one.state == "open"
+    ]
+    held_by += [(one.held_jobs, f"{one.name} held") for one in status.held_kinds]
+    held_by += [(one.held_jobs, f"queue {one.name} paused") for one in status.paused_queues]
+    note = "nothing is held"
+    if status.held and held_by:
+        note = max(held_by)[1]
+    tone = "warn" if status.held else ""
+    return Tile("Held", format_count(status.held), note, "/jobs?filter=phase:held", tone)
+
+
+def _waiting_tile(status: SystemStatus) -> Tile:
+    note = "ready to run"
+    if status.oldest is not None:
+        note = f"oldest {format_elapsed(to_micros(status.oldest), status.now)}"
+    return Tile("Waiting", format_count(status.ready), note, "/jobs?filter=state:queued")
+
+
+def _places_tile(status: SystemStatus) -> Tile:
+    if not status.live_workers:
+        return Tile("Workers", "0", "no worker is live", "/queues#workers", "bad")
+    by_kind: Counter[str] = Counter()
+    for group in status.running:
+        by_kind[group.kind] += group.jobs
+    note = "idle"
+    if by_kind:
+        kind, jobs = by_kind.most_common(1)[0]
+        note = f"{kind} holds {min(jobs, status.taken_places):,}"
+    tone = "warn" if status.taken_places >= status.places and status.ready else ""
+    number = f"{status.taken_places:,} of {status.places:,}"
+    return Tile("Places taken", number, note, "/queues#workers", tone)
+
+
+def _done_tile(status: SystemStatus) -> Tile:
+    rate = status.successes
+    note = "last 5 min"
+    if rate.ratio is not None:
+        change = round(100 * (rate.ratio - 1))
+        note = "as usual"
+        if rate.ratio >= MANY_TIMES:
+            note = f"{_times(rate)} usual"
+        elif abs(change) >= MIN_CHANGE:
+            note = f"{'▲' if change > 0 else '▼'} {abs(change):,} % against usual"
+    return Tile(
+        "Done", f"{format_per_minute(rate.current)} / min", note, "/jobs?filter=state:succeeded"
+    )
+
+
+MIN_CHANGE = 5  # percent
+MANY_TIMES = 3  # from here on a multiple says more than a percentage

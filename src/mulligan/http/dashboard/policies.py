@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -14,7 +15,7 @@ from mulligan.access.keys import Role
 from mulligan.core.attempt import RETRYABLE, Cls
 from mulligan.core.durations import Micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
-from mulligan.core.format import format_duration
+from mulligan.core.format import as_sentence, format_duration, format_size, one_line
 from mulligan.failures.builtin import RULES
 from mulligan.failures.queries import ClassifiedAttemptRow, RuleHitRow
 from mulligan.failures.rule_sources import load_configured_rules, load_rulebook
@@ -26,6 +27,8 @@ from mulligan.http.services import VisitorServices
 from mulligan.jobs.sentences import CLASS_MEANINGS
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import SYSTEM_PREFIX
+from mulligan.retries.backoff import Backoff
+from mulligan.retries.policy import Then
 from mulligan.retries.preview import ClassPreview, PlannedAttempt
 from mulligan.retries.service import (
     MAX_TEXT_CHARS,
@@ -39,13 +42,14 @@ from mulligan.retries.service import (
 
 # --- Rules ---
 
-RETRIED = Badge("↻", "retried", "good")
-NOT_RETRIED = Badge("✕", "not retried", "bad")
-SHADOW = Badge("◌", "in shadow", "calm")
+RETRIED = Badge("rotate-cw", "retried", "good")
+NOT_RETRIED = Badge("x", "not retried", "bad")
+SHADOW = Badge("circle-dashed", "in shadow", "calm")
 INTERNAL_RULES = {
     "handler.declared": "the handler returned or raised Fail(…) with its own code",
     "unknown": "no rule matches",
 }
+SHOWN_APART = ("id", "code", "cls")  # fields of a rule that its page shows elsewhere
 DEATH_VERBS = frozenset({"die"})
 RETRY_VERBS = frozenset({"retry", "lose", "hold"})
 
@@ -101,7 +105,9 @@ def rule_page(services: VisitorServices, name: str, table: RuleTable) -> dict[st
     if rule is None:
         return {"row": _other_row(name, table), "definition": [], "shadows": shadows}
     origin = "custom" if name in custom else "built in"
-    definition = [(key, str(value)) for key, value in rule.to_dict().items() if key != "id"]
+    definition = [
+        _named_setting(key, getattr(rule, key)) for key in rule.to_dict() if key not in SHOWN_APART
+    ]
     row = _rule_row(0, rule, origin, table)
     return {"row": row, "definition": definition, "shadows": shadows}
 
@@ -145,7 +151,9 @@ def _rule_row(position: int, rule: Rule, origin: str, table: RuleTable) -> dict[
         "cls": str(rule.cls),
         "badge": _rule_badge(rule),
         "origin": origin,
-        "terms": ", ".join(f"{name} {value}" for name, value in rule.terms().items()),
+        "terms": ", ".join(
+            " ".join(_named_setting(name, getattr(rule, name))) for name in rule.terms
+        ),
         **_hit_columns(rule.id, table),
     }
 
@@ -179,12 +187,13 @@ def _other_row(name: str, table: RuleTable) -> dict[str, Any]:
 
 def _hit_columns(name: str, table: RuleTable) -> dict[str, Any]:
     count = table.counts.get(name, RuleCount())
+    last = time_label(count.last, table.hits.now) if count.last else None
     query = f"?kind={quote(table.kind)}" if table.kind else ""
     return {
         "hits": count.hits,
         "retried": count.retried,
         "died": count.died,
-        "last": time_label(count.last, table.hits.now) if count.last else None,
+        "last": last,
         "link": f"/policies/rules/{quote(name, safe='')}{query}",
     }
 
@@ -192,10 +201,11 @@ def _hit_columns(name: str, table: RuleTable) -> dict[str, Any]:
 def _conditions(rule: Rule) -> str:
     """Summarise the conditions of a rule."""
     definition = rule.to_dict()
-    names = [name for name in (*NAME_CONDITIONS, *NUMBER_CONDITIONS) if name in definition]
-    parts = [f"{name.replace('_', ' ')} {_alternatives(definition[name])}" for name in names]
-    if "message" in definition:
-        parts.append(f"message {_alternatives(definition['message'])}")
+    parts = []
+    for name in (*NAME_CONDITIONS, *NUMBER_CONDITIONS, "message"):
+        if name in definition:
+            label = name.replace("_", " ")
+            parts.append(f"{label} {_alternatives(definition[name])}")
     return "; ".join(parts)
 
 
@@ -266,14 +276,23 @@ class PolicyScreens:
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
 
-    @screen("/policies", MenuEntry("Monitor", 4, "policies", "Policies", "↻"))
+    @screen(
+        "/policies", MenuEntry("More", 6, "policies", "Policies", "sliders-horizontal", shared=True)
+    )
     @screen("/policies/what-if")
     async def show(self, request: Request, kind: str = "") -> Response:
         values = await self._renderer.read(
             request, lambda services: _load(services, kind), shared=True
         )
         return self._renderer.page(
-            request, "policies.html", "policies", form=EMPTY_FORM, result=None, error="", **values
+            request,
+            "policies.html",
+            "policies",
+            form=EMPTY_FORM,
+            shell_command=_shell_command(EMPTY_FORM, kind),
+            result=None,
+            error="",
+            **values,
         )
 
     @form_route("/policies/what-if")
@@ -282,7 +301,9 @@ class PolicyScreens:
 
         def work(services: VisitorServices, fields: dict[str, str]) -> dict[str, Any]:
             form = {name: fields.get(name, "") for name in EMPTY_FORM}
-            page = {**_load(services, fields.get("kind", "")), "form": form}
+            kind = fields.get("kind", "")
+            command = _shell_command(form, kind)
+            page = {**_load(services, kind), "form": form, "shell_command": command}
             try:
                 facts = _parse_facts(form)
                 found = simulate_failure(
@@ -332,23 +353,63 @@ def _hit_total(hits: RuleHits) -> str:
 
 def _policy(explanation: PolicyExplanation) -> dict[str, Any]:
     fields = [
-        (field.name, "–" if field.value is None else str(field.value), field.origin)
-        for field in explanation.fields
+        (*_named_setting(field.name, field.value), field.origin) for field in explanation.fields
     ]
     return {
         "queue": explanation.queue,
         "fields": fields,
-        "classes": [_class(one) for one in explanation.classes],
+        "classes": _class_cards(explanation.classes),
     }
 
 
-def _class(preview: ClassPreview) -> dict[str, Any]:
+DURATIONS = ("max_age", "timeout")  # settings in seconds
+SIZES = ("memory_limit",)  # settings in bytes
+
+
+def _named_setting(name: str, value: Any) -> tuple[str, str]:
+    """Return a setting of a policy or a rule for people: ("max age", "2 d")."""
+    return name.replace("_", " "), _format_setting(name, value)
+
+
+def _format_setting(name: str, value: Any) -> str:
+    if value is None or value in ("", ()):
+        return "–"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Backoff):
+        return value.describe()
+    if isinstance(value, Then):
+        parts = (_named_setting(*item) for item in value.to_dict().items())
+        return ", ".join(" ".join(part) for part in parts)
+    if isinstance(value, list | tuple):
+        separator = "; then " if name == "then" else ", "
+        return separator.join(_format_setting("", one) for one in value)
+    if name in DURATIONS:
+        return format_duration(value)
+    if name in SIZES:
+        return format_size(value)
+    return str(value)
+
+
+def _class_cards(previews: Iterable[ClassPreview]) -> list[dict[str, Any]]:
+    """Return a card for each different policy, with the classes that it applies to."""
+    cards: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for preview in previews:
+        card = _class_card(preview)
+        # The dots of a curve name the delays: equal cards have equal curves.
+        same = cards.setdefault(tuple(card.values()), {**card, "classes": []})
+        same["classes"].append((preview.cls.value, CLASS_MEANINGS.get(preview.cls, "")))
+    return list(cards.values())
+
+
+def _class_card(preview: ClassPreview) -> dict[str, Any]:
     retries = preview.calendar[1:]
+    why = preview.why
+    if preview.cls not in RETRYABLE:
+        why = "a retry does not fix these failures"
     return {
-        "cls": preview.cls.value,
-        "means": CLASS_MEANINGS.get(preview.cls, ""),
         "retried": preview.retried,
-        "why": preview.why,
+        "why": as_sentence(why[:1].upper() + why[1:]),
         "limit_origin": preview.limit_origin,
         "backoff_origin": preview.backoff_origin,
         "curve": _curve(retries),
@@ -374,6 +435,17 @@ def _delays(retries: Sequence[PlannedAttempt]) -> str:
 
 
 # --- What-if ---
+
+
+MAX_SHELL_TEXT = 200
+EXAMPLE = "connection reset by peer"
+
+
+def _shell_command(form: Mapping[str, str], kind: str) -> str:
+    """Return the command that classifies the same error text in a shell."""
+    text = one_line(form["text"], MAX_SHELL_TEXT) or EXAMPLE
+    command = f"mulligan policy test {shlex.quote(text)}"
+    return f"{command} --kind {shlex.quote(kind)}" if kind else command
 
 
 def _parse_facts(form: Mapping[str, str]) -> dict[str, Any]:
@@ -404,6 +476,10 @@ def _parse_number(name: str, text: str) -> int:
 def _simulation(found: FailureSimulation) -> dict[str, Any]:
     failure = found.failure
     retries = found.retries.attempts[1:]
+    retry_after = ""
+    if failure.retry_after is not None:
+        retry_after = format_duration(failure.retry_after)
+    group = failure.fingerprint if found.known_cause else ""
     return {
         "code": failure.code,
         "cls": failure.cls.value,
@@ -411,10 +487,8 @@ def _simulation(found: FailureSimulation) -> dict[str, Any]:
         "rule": failure.rule,
         "retried": found.retries.retried,
         "public": failure.public,
-        "retry_after": (
-            "" if failure.retry_after is None else format_duration(failure.retry_after)
-        ),
-        "group": failure.fingerprint if found.known_cause else "",
+        "retry_after": retry_after,
+        "group": group,
         "evidence": [(name, str(value)) for name, value in failure.evidence.items()],
         "also": ", ".join(failure.judged.get("also", ())),
         "shadow": found.shadow,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from mulligan.access.keys import Role, Sessions, Visitor, hash_token
+from mulligan.app.status import count_attention
 from mulligan.config import Settings
 from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused, unknown_job
 from mulligan.core.event import Event, EventType
-from mulligan.core.format import mask_password
+from mulligan.core.format import encode_text, mask_password
 from mulligan.core.ids import LENGTH
 from mulligan.core.job import AttemptRow, Job, JobRow
 from mulligan.events.queries import EventQueries
@@ -29,7 +33,7 @@ from mulligan.jobs.queries import JobQueries
 
 # --- Routes and menu ---
 
-SECTIONS = ("Now", "Control", "Monitor")  # of the menu
+SECTIONS = ("", "More")  # of the menu; the first has no heading
 
 
 class MenuEntry(NamedTuple):
@@ -40,6 +44,7 @@ class MenuEntry(NamedTuple):
     name: str  # passed to `Renderer.page` as `here`
     title: str
     icon: str
+    shared: bool = False  # about all owners: a visitor with the scope of one owner may not open it
 
 
 class Screen(NamedTuple):
@@ -49,6 +54,7 @@ class Screen(NamedTuple):
     path: str
     title: str
     icon: str
+    shared: bool
 
 
 class ScreenRoute(NamedTuple):
@@ -86,7 +92,10 @@ def _route(path: str, methods: tuple[str, ...], menu: MenuEntry | None) -> Calla
 
 def routes_of(screens: type) -> list[ScreenRoute]:
     """Return the routes that the methods of a class declare."""
-    return [route for method in vars(screens).values() for route in getattr(method, _ROUTES, ())]
+    routes: list[ScreenRoute] = []
+    for method in vars(screens).values():
+        routes += getattr(method, _ROUTES, ())
+    return routes
 
 
 def specificity(route: ScreenRoute) -> list[bool]:
@@ -100,6 +109,18 @@ def build_menu(classes: Iterable[type]) -> Menu:
     return tuple((section, _section_screens(section, routes)) for section in SECTIONS)
 
 
+def menu_of(menu: Menu, visitor: Visitor) -> Menu:
+    """Return the sections with the screens that a visitor may open."""
+    if visitor.owner is None:
+        return menu
+    sections = []
+    for heading, screens in menu:
+        own = tuple(screen for screen in screens if not screen.shared)
+        if own:
+            sections.append((heading, own))
+    return tuple(sections)
+
+
 def _section_screens(section: str, routes: Iterable[ScreenRoute]) -> tuple[Screen, ...]:
     entries = [
         (route.menu, route.path)
@@ -107,7 +128,7 @@ def _section_screens(section: str, routes: Iterable[ScreenRoute]) -> tuple[Scree
         if route.menu is not None and route.menu.section == section
     ]
     return tuple(
-        Screen(entry.name, path, entry.title, entry.icon)
+        Screen(entry.name, path, entry.title, entry.icon, entry.shared)
         for entry, path in sorted(entries, key=lambda pair: pair[0].position)
     )
 
@@ -118,6 +139,9 @@ T = TypeVar("T")
 
 LIVE_EVENTS = " ".join(EventType)  # event types on which a page reloads itself
 THEMES = ("light", "dark")
+CLOCKS = ("local", "utc")
+ICON_SPRITE = Path(__file__).parent / "static" / "vendor" / "icons.svg"
+ATTENTION_SECONDS = 2.0  # how long the numbers in the menu are kept
 # Pages without inputs: they may reload themselves where there is no JavaScript.
 RELOADED_PAGES = {"overview.html", "events.html", "message.html"}
 
@@ -127,6 +151,7 @@ class Renderer:
 
     def __init__(self, runner: VisitorRunner, settings: Settings, menu: Menu) -> None:
         self.runner = runner
+        self.settings = settings
         self._menu = menu
         self._database = remove_secrets(mask_password(settings.database_url))
         self._templates = Environment(
@@ -136,6 +161,10 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        # Our own file: inlined in every page, because a macro does not know the address of files.
+        sprite = Markup(ICON_SPRITE.read_text(encoding="utf-8"))  # noqa: S704
+        self._templates.globals["sprite"] = sprite
+        self._attention: dict[str | None, tuple[float, dict[str, int]]] = {}  # by owner
 
     # --- Access ---
 
@@ -156,7 +185,21 @@ class Renderer:
         """Run `work` for the visitor. `shared`: it shows all owners, so it needs scope *."""
         visitor = await self.visitor(request)
         _check_access(visitor, Role.VIEWER, shared=shared)
-        return await self.runner.run_as(visitor, work)
+
+        def run(services: VisitorServices) -> T:
+            request.state.attention = self._read_attention(services)
+            return work(services)
+
+        return await self.runner.run_as(visitor, run)
+
+    def _read_attention(self, services: VisitorServices) -> dict[str, int]:
+        """Return the numbers in the menu. They may be two seconds old: every page needs them."""
+        read_at, counts = self._attention.get(services.owner, (0.0, {}))
+        now = time.monotonic()
+        if not read_at or now - read_at > ATTENTION_SECONDS:
+            counts = count_attention(services, services.owner)
+            self._attention[services.owner] = (now, counts)
+        return counts
 
     async def submit(
         self,
@@ -182,41 +225,65 @@ class Renderer:
         """Render a template. `here` is the name of its screen in the menu."""
         visitor: Visitor | None = getattr(request.state, "visitor", None)
         flash = sessions.read_flash(request, visitor)
+        is_refresh = "x-mulligan-live" in request.headers
         context = {
             **self._base_context(request, visitor),
             "flash": flash,
             "here": here,
+            "attention": getattr(request.state, "attention", {}),
+            "refresh": is_refresh,
             "reloads": template in RELOADED_PAGES,
             **values,
         }
         html = self._templates.get_template(template).render(context)
-        response = HTMLResponse(html, status)
-        if flash is not None and "x-mulligan-live" not in request.headers:
+        response = HTMLResponse(encode_text(html), status)
+        if flash is not None and not is_refresh:
             sessions.delete_flash(request, response)
         return response
 
     def _base_context(self, request: Request, visitor: Visitor | None) -> dict[str, Any]:
-        is_operator = visitor is not None and visitor.role.includes(Role.OPERATOR)
+        database = ""
+        menu: Menu = ()
+        may_act = may_act_on_all = False
+        if visitor is not None:
+            database = self._database
+            menu = menu_of(self._menu, visitor)
+            may_act = visitor.role.includes(Role.OPERATOR)
+            may_act_on_all = may_act and visitor.owner is None
         return {
-            "database": "" if visitor is None else self._database,
+            "database": database,
             "root": root_path(request),
-            "menu": () if visitor is None else self._menu,
+            "menu": menu,
             "theme": chosen_theme(request),
+            "clock": chosen_clock(request),
             "filter": "",
+            "is_public": False,  # a page for owners, without our name and links
             "still": False,  # a response to a form: reloading its address would show another page
             "visitor": visitor,
             "live_events": LIVE_EVENTS,
-            "may_act": is_operator,
-            "may_act_on_all": is_operator and visitor is not None and visitor.owner is None,
+            "may_act": may_act,
+            "may_act_on_all": may_act_on_all,
         }
 
     def redirect(self, request: Request, path: str, text: str, tone: str = "") -> Response:
         """Redirect after a form to a page that can be reloaded, with `text` at its top."""
         response = RedirectResponse(f"{root_path(request)}{path}", 303)
         visitor: Visitor | None = getattr(request.state, "visitor", None)
-        if visitor is not None:
-            sessions.set_flash(request, response, visitor, Flash(text, tone))
+        if visitor is not None and text:
+            text, link = _split_link(request, text)
+            sessions.set_flash(request, response, visitor, Flash(text, tone, link))
         return response
+
+
+def _split_link(request: Request, text: str) -> tuple[str, str]:
+    """Split a message that ends with the address of a status page. Make the address absolute."""
+    start, _, last = text.rpartition(" ")
+    if last.startswith(("http://", "https://")):
+        return start, last
+    if last.startswith("/status/"):
+        base = str(request.base_url).rstrip("/")
+        return start, f"{base}{root_path(request)}{last}"
+    return text, ""
 
 
 def _check_access(visitor: Visitor, role: Role, *, shared: bool) -> None:
@@ -239,6 +306,12 @@ def chosen_theme(request: Request) -> str:
     return theme if theme in THEMES else ""
 
 
+def chosen_clock(request: Request) -> str:
+    """Return how scripts show times: in the browser's time zone, or in UTC."""
+    clock = request.cookies.get("mulligan_clock", "")
+    return clock if clock in CLOCKS else CLOCKS[0]
+
+
 # --- Database access ---
 
 PAGE = 50
@@ -257,18 +330,18 @@ class JobStory(NamedTuple):
 class VisitorRunner:
     """Runs database work on threads, with the services of one visitor."""
 
-    def __init__(self, settings: Settings, opener: StoreOpener) -> None:
-        self._settings = settings
+    def __init__(self, opener: StoreOpener) -> None:
         self._opener = opener
-        self._threads = DatabaseThreads("mulligan-web")
+        self._threads = DatabaseThreads("mulligan-web", 4)
 
     async def run_as(self, visitor: Visitor, work: Callable[[VisitorServices], T]) -> T:
         """Run `work` with the services of `visitor`."""
 
         def run() -> T:
-            return work(VisitorServices(self._opener(), self._settings, visitor))
+            store = self._opener()
+            return work(VisitorServices(store, self._opener.settings, visitor))
 
-        return await self._threads.run(run)
+        return await self._threads.run(run, holder=visitor.actor)
 
     async def with_sessions(self, work: Callable[[Sessions], T]) -> T:
         """Run `work` with the session service, before a visitor is known."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from fastapi import Request, Response
 
 from mulligan.access.keys import Role
-from mulligan.core.durations import Micros, to_micros
+from mulligan.core.durations import Micros, parse_seconds, to_micros
 from mulligan.core.errors import MulliganError, NotFound, Refused
 from mulligan.core.format import format_duration, format_time
 from mulligan.core.job import Job, JobRow, State
@@ -18,14 +18,13 @@ from mulligan.guards.queries import GuardQueries
 from mulligan.http.dashboard.renderer import JobStory, Renderer, form_route, load_story, screen
 from mulligan.http.dashboard.view_models import job_badge
 from mulligan.http.services import VisitorServices
-from mulligan.jobs.filter import parse_seconds
 from mulligan.jobs.preconditions import redact_value
 from mulligan.jobs.view import load_limit_state
 from mulligan.jobs.why import derive_phase
 from mulligan.manifest.declared import load_kinds
 from mulligan.retries.policy import Policy
 from mulligan.storage.base import Transaction
-from mulligan.worker.upkeep import live_kinds
+from mulligan.worker.queries import WorkerQueries
 
 # --- Editable fields ---
 
@@ -50,7 +49,8 @@ def load_editable_fields(tx: Transaction, job: Job) -> list[EditableField]:
 
 def _field(name: str, value: Any) -> EditableField:
     visible = redact_value(name, value) == value
-    return EditableField(name, _to_text(value) if visible else "", value, visible)
+    text = _to_text(value) if visible else ""
+    return EditableField(name, text, value, visible)
 
 
 def _to_text(value: Any) -> str:
@@ -102,9 +102,13 @@ def describe_retry(
     except MulliganError as refused:
         return [f"A retry would be refused: {refused}"]
     if preview.refused:
-        reasons = "; ".join(str(error) for error in preview.refused)
-        return [f"A retry would be refused: {reasons}"]
-    return list(_retry_sentences(services, job, row, overrides or {}, at))
+        return [f"A retry would be refused: {_join_errors(preview.refused)}"]
+    warnings = [f"Warning: {warning}" for warning in preview.warnings]
+    return [*warnings, *_retry_sentences(services, job, row, overrides or {}, at)]
+
+
+def _join_errors(errors: Iterable[MulliganError]) -> str:
+    return "; ".join(str(error) for error in errors)
 
 
 def _retry_sentences(
@@ -114,16 +118,15 @@ def _retry_sentences(
     overrides: dict[str, Any],
     at: float | datetime | None,
 ) -> Iterator[str]:
-    attempts = f"attempt 1{_describe_attempts(services, row, overrides)}"
-    start = f"A retry starts generation {job.generation + 1}: {attempts}"
-    yield f"{start}, {_describe_start(at)}. Its history stays."
+    retries = _describe_retries(services, row, overrides)
+    yield f"A retry runs it {_describe_start(at)}{retries}. Its history is kept."
     queue = str(overrides.get("queue") or job.queue)
     why = _describe_obstacle(services, row._replace(queue=queue))
     if why:
-        yield f"Right now it would wait: {why}."
+        yield f"It would wait now: {why}."
     if job.token:
         times = "once" if job.token == 1 else f"{job.token} times"
-        yield f"It has run {times} before, so its side effects may happen again."
+        yield f"It ran {times} before, so its side effects may happen again."
     if job.cost:
         yield f"Its cost so far: {job.cost:g}."
 
@@ -136,8 +139,8 @@ def _describe_start(at: float | datetime | None) -> str:
     return f"in {format_duration(at)}"
 
 
-def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[str, Any]) -> str:
-    """Say how many attempts the policy allows, and how far apart."""
+def _describe_retries(services: VisitorServices, row: JobRow, overrides: dict[str, Any]) -> str:
+    """Say how many fresh retries the policy allows, and how far apart."""
     policy = Policy.from_json(row.policy) if row.policy else None
     try:
         found = services.policy.explain(
@@ -148,12 +151,11 @@ def _describe_attempts(services: VisitorServices, row: JobRow, overrides: dict[s
         )
     except NotFound:
         return ""
-    limit = found.field("max_retries")
-    backoff = found.field("backoff")
-    if not limit.value:
-        return " and no retries"
-    attempts = f" of at most {limit.value + 1} ({limit.origin})"
-    return f"{attempts}, retries after {backoff.value.describe()} ({backoff.origin})"
+    limit = found.field("max_retries").value
+    if not limit:
+        return ", without retries"
+    retries = "1 fresh retry" if limit == 1 else f"{limit:,} fresh retries"
+    return f", with {retries} ({found.field('backoff').value.describe()})"
 
 
 def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:
@@ -161,9 +163,9 @@ def _describe_obstacle(services: VisitorServices, row: JobRow) -> str:
     with services.store.read() as tx:
         now: Micros = tx.now()
         queued = row._replace(state=State.QUEUED, run_at=now)
-        phase, why = derive_phase(
-            queued, GuardQueries(tx).list_gates(), now, live_kinds(tx), load_limit_state(tx, now)
-        )
+        gates = GuardQueries(tx).list_gates()
+        live_kinds = WorkerQueries(tx).live_kinds()
+        phase, why = derive_phase(queued, gates, now, live_kinds, load_limit_state(tx, now))
     return "" if phase == "ready" else why
 
 
@@ -226,16 +228,17 @@ def _form_page(
         "priority": job.priority,
         "timeout": _timeout(story),
     }
-    options = [
-        (name, form.get(name, ""), "" if current[name] is None else current[name])
-        for name in OPTIONS
-    ]
-    payload = [
-        (field.name, form.get(PAYLOAD_PREFIX + field.name, field.text), field.visible)
-        for field in _fields(services, job)
-    ]
+    options = []
+    for name in OPTIONS:
+        current_value = "" if current[name] is None else current[name]
+        options.append((name, form.get(name, ""), current_value))
+    payload = []
+    for field in _fields(services, job):
+        text = form.get(PAYLOAD_PREFIX + field.name, field.text)
+        payload.append((field.name, text, field.visible))
     return {
         "job": job,
+        "title": services.jobs.titles([job])[0] or job.kind,
         "badge": job_badge(job),
         "may_retry": job.state in RETRYABLE_STATES,
         "options": options,
@@ -262,6 +265,14 @@ def _preview_page(
         preview = services.jobs.preview_retry(story.job.id, owner=services.owner, **options)
     except MulliganError as refused:
         return {**page, "error": str(refused), "retry_preview": []}
+    if preview.refused:
+        reasons = _join_errors(preview.refused)
+        return {
+            **page,
+            "error": f"A retry with these changes would be refused: {reasons}",
+            "changes": _wanted_changes(story, options["overrides"] or {}),
+            "retry_preview": [],
+        }
     return {
         **page,
         "changes": [
@@ -271,6 +282,21 @@ def _preview_page(
         "is_preview": True,
         "retry_preview": describe_retry(services, story.job, story.row, **options),
     }
+
+
+def _wanted_changes(story: JobStory, overrides: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return what a refused form would have changed."""
+    payload = story.job.payload if isinstance(story.job.payload, Mapping) else {}
+    changes = []
+    for name, value in overrides.items():
+        if name != "payload":
+            changes.append(
+                (name, _change_text(getattr(story.job, name, None)), _change_text(value))
+            )
+    for name, value in overrides.get("payload", {}).items():
+        before = redact_value(name, payload.get(name))
+        changes.append((f"payload.{name}", _change_text(before), _change_text(value)))
+    return changes
 
 
 def _change_text(value: Any) -> str:

@@ -44,6 +44,7 @@ class Flash(NamedTuple):
 
     text: str
     tone: str = ""
+    link: str = ""  # shown after the text
 
 
 # --- Cookies ---

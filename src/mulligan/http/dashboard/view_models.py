@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from mulligan.batches.queries import BatchQueries
+from fastapi import Response
+
 from mulligan.core.attempt import Ended
 from mulligan.core.durations import SECOND, Micros, to_micros
-from mulligan.core.event import Event
-from mulligan.core.format import format_duration, format_time
-from mulligan.core.ids import LENGTH
+from mulligan.core.event import Event, EventType
+from mulligan.core.format import (
+    cut_end,
+    encode_text,
+    format_actor,
+    format_duration,
+    format_size,
+    format_time,
+)
+from mulligan.core.ids import shorten_id
 from mulligan.core.job import COUNT_CAP, AttemptRow, Job, State
+from mulligan.failures.groups import describe_exception, parse_trace
 from mulligan.failures.redact import scrub
 from mulligan.http.dashboard.charts import timeline
 from mulligan.http.dashboard.renderer import JobStory
 from mulligan.http.services import VisitorServices
-from mulligan.jobs.queries import JobQueries
+from mulligan.notifications.sentences import describe_event
 
 
 class Badge(NamedTuple):
@@ -32,24 +45,24 @@ class Badge(NamedTuple):
 
 
 BADGES = {
-    "ready": Badge("○", "ready", "calm"),
-    "scheduled": Badge("◷", "scheduled", "calm"),
-    "backing_off": Badge("↻", "retrying soon", "warn"),
-    "held": Badge("‖", "held", "warn"),
-    "limited": Badge("≡", "limited", "calm"),
-    "over_budget": Badge("≡", "over budget", "warn"),
-    "no_worker": Badge("?", "no worker", "warn"),
-    "running": Badge("▶", "running", "busy"),
-    "stopping": Badge("◼", "stopping", "warn"),
-    "queued": Badge("○", "queued", "calm"),
-    "parked": Badge("!", "parked", "warn"),
-    "succeeded": Badge("✓", "succeeded", "good"),
-    "dead": Badge("✕", "dead", "bad"),
-    "cancelled": Badge("⊘", "cancelled", "calm"),
+    "ready": Badge("circle", "ready", "calm"),
+    "scheduled": Badge("clock", "scheduled", "calm"),
+    "backing_off": Badge("rotate-cw", "retrying", "warn"),
+    "held": Badge("pause", "held", "warn"),
+    "limited": Badge("gauge", "limited", "calm"),
+    "over_budget": Badge("gauge", "over budget", "warn"),
+    "no_worker": Badge("circle-question-mark", "no worker", "warn"),
+    "running": Badge("play", "running", "busy"),
+    "stopping": Badge("square", "stopping", "warn"),
+    "queued": Badge("circle", "queued", "calm"),
+    "parked": Badge("hand", "parked", "warn"),
+    "succeeded": Badge("check", "succeeded", "good"),
+    "dead": Badge("x", "dead", "bad"),
+    "cancelled": Badge("ban", "cancelled", "calm"),
 }
-OPEN = Badge("⊗", "open", "bad")  # an open circuit breaker: no calls pass
-RECOVERING = Badge("↗", "recovering", "warn")
-SNOOZED = Badge("◷", "snoozed", "calm")  # snoozed or held: it waits, but nothing failed
+DOWN = Badge("unplug", "down", "bad")  # an open circuit breaker: no calls pass
+RECOVERING = Badge("trending-up", "recovering", "warn")
+SNOOZED = Badge("clock", "snoozed", "calm")  # snoozed or held: it waits, but nothing failed
 
 
 class TimeLabel(NamedTuple):
@@ -65,10 +78,14 @@ class JobListRow(NamedTuple):
 
     id: str
     link: str
+    short_id: str
     badge: Badge
     kind: str
+    title: str
     queue: str
-    attempt: int
+    owner: str
+    attempt: str  # "2/4" if the number of attempts is limited
+    ran: str  # how long its last attempt ran, or runs
     code: str
     why: str
     progress: int | None
@@ -102,6 +119,8 @@ def format_count(count: int) -> str:
 
 # --- Jobs ---
 
+MAX_WHY = 100  # characters in a table
+
 
 def job_badge(job: Job) -> Badge:
     """Return the badge of a job's phase."""
@@ -122,66 +141,143 @@ def job_progress(job: Job) -> int | None:
     return round(job.progress * 100)
 
 
-def job_list_row(job: Job, now: Micros, root: str = "") -> JobListRow:
+def job_list_rows(
+    services: VisitorServices, jobs: Sequence[Job], now: Micros, root: str = ""
+) -> list[JobListRow]:
+    """Build the rows of jobs for a table."""
+    titles = services.jobs.titles(jobs)
+    pairs = zip(jobs, titles, strict=True)
+    return [job_list_row(job, title, now, root) for job, title in pairs]
+
+
+def job_list_row(job: Job, title: str, now: Micros, root: str) -> JobListRow:
     """Build the row of a job for a table."""
+    code = ""
+    if job.error is not None:
+        code = str(job.error.get("code", ""))
     return JobListRow(
         id=job.id,
         link=f"{root}/jobs/{job.id}",
+        short_id=shorten_id(job.id),
         badge=job_badge(job),
         kind=job.kind,
+        title=title,
         queue=job.queue,
-        attempt=job.attempt,
-        code="" if job.error is None else str(job.error.get("code", "")),
-        why=_short_why(job),
+        owner=job.owner,
+        attempt=_format_attempt(job),
+        ran=_format_run(job, now),
+        code=code,
+        why=cut_end(_short_why(job), MAX_WHY),
         progress=job_progress(job),
         at=time_label(to_micros(changed_at(job)), now),
     )
 
 
+def _format_attempt(job: Job) -> str:
+    if not job.attempt:
+        return ""
+    if job.max_retries is None:
+        return str(job.attempt)
+    return f"{job.attempt}/{max(job.attempt, job.max_retries + 1)}"
+
+
+def _format_run(job: Job, now: Micros) -> str:
+    """Return how long the last attempt ran: 0.4 s. Empty for a job that waits."""
+    if job.started_at is None or job.state in {State.QUEUED, State.PARKED}:
+        return ""
+    end = now if job.finished_at is None else to_micros(job.finished_at)
+    return format_duration(max(0, end - to_micros(job.started_at)) / SECOND)
+
+
+_ADVICE = re.compile(r"; to retry such errors, .*")
+
+
+def without_advice(why: str) -> str:
+    """Return why a job is not retried, without how to change that: the rule's page says it."""
+    return _ADVICE.sub("", why)
+
+
+_SINCE = re.compile(r" since \S+ \S+ UTC")
+
+
 def _short_why(job: Job) -> str:
     """Shorten the `why` sentence: the table has a time column, and the job's page has the rest."""
-    if job.state is State.SUCCEEDED and job.failures + job.losses:
-        return f"recovered: attempt {job.attempt} succeeded"
+    if job.state is State.SUCCEEDED:
+        recovered = job.failures + job.losses > 0
+        return f"recovered: attempt {job.attempt} succeeded" if recovered else ""
     if job.finished_at is not None:
-        return job.why.partition(": ")[2] or job.why
+        return without_advice(job.why.partition(": ")[2] or job.why)
     if job.phase in {"backing_off", "scheduled"}:
         return job.why.rpartition("; ")[0] or job.why
     if job.phase == "running":
-        return f"attempt {job.attempt}"
-    return job.why
+        return job.progress_message
+    # A hold: what closes it, without since when and what an operator may type.
+    return _SINCE.sub("", job.why.partition(";")[0])
 
 
 def job_page(story: JobStory, *, private: bool) -> dict[str, Any]:
     """Build the context of a job's page. `private`: with the private part of its failures."""
     job = story.job
+    result = None if job.result is None else _pretty_json(job.result)
+    facts = [(name, value) for name, value in _facts(story) if value not in ("", None)]
     return {
         "job": job,
         "badge": job_badge(job),
-        "facts": [(name, value) for name, value in _facts(story) if value not in ("", None)],
+        "facts": facts,
         "error": job.error,
         "choices": json.loads(story.row.choices or "[]"),
         "payload": _pretty_json(job.payload),
-        "result": None if job.result is None else _pretty_json(job.result),
+        "result": result,
         "timeline": timeline(story),
-        "attempts": [_attempt(row, private=private) for row in reversed(story.attempts)],
-        "events": [event_row(event) for event in story.events],
-        "kind_link": _jobs_link(f"kind:{job.kind}"),
+        "attempts": _attempts(story, private=private),
+        "events": [_job_event(event, story.now) for event in reversed(story.events)],
+        "progress": job_progress(job),
+        "progress_message": job.progress_message,
+        "kind_link": jobs_link(f"kind:{job.kind}"),
+    }
+
+
+def _attempts(story: JobStory, *, private: bool) -> list[dict[str, Any]]:
+    """Return the attempts, newest first. Only those that ran are numbered."""
+    numbers: Counter[int] = Counter()
+    found = []
+    for row in story.attempts:
+        numbers[row.generation] += row.has_run
+        found.append(_attempt(row, numbers[row.generation], private=private))
+    return found[::-1]
+
+
+def _event_text(event: Event) -> str:
+    """Describe an event of the page's own job: its kind need not be named."""
+    if event.type == EventType.JOB_STARTED:
+        return f"Attempt {event.attempt} started."
+    text = describe_event(event).removeprefix(f"{event.data.get('kind', '')} ")
+    return text[:1].upper() + text[1:]
+
+
+def _job_event(event: Event, now: Micros) -> dict[str, Any]:
+    return {
+        "at": time_label(event.at, now),
+        "type": event.type,
+        "text": _event_text(event),
+        "attempt": event.attempt,
+        "by": format_actor(event.actor) if event.actor else "",
     }
 
 
 def _facts(story: JobStory) -> Iterator[tuple[str, str | TimeLabel | None]]:
     job = story.job
     row = story.row
-    yield "queue", job.queue
-    yield "owner", job.owner
-    yield "priority", str(job.priority)
-    yield "attempt", f"{job.attempt} of generation {job.generation}"
-    yield "failures", str(job.failures)
-    yield "losses", str(job.losses)
+    if job.attempt:
+        yield "attempts", str(_count_runs(story))
+    yield "generation", str(job.generation) if job.generation > 1 else ""
+    yield "failures", str(job.failures) if job.failures else ""
+    yield "losses", str(job.losses) if job.losses else ""
+    yield "max retries", "" if job.max_retries is None else str(job.max_retries)
+    yield "priority", str(job.priority) if job.priority else ""
     yield "uses", ", ".join(job.uses)
     yield "unique key", job.unique_key
-    if row.progress is not None:
-        yield "progress", f"{row.progress:.0%} {row.progress_message}".strip()
+    yield "cost", f"{job.cost:g}" if job.cost else ""
     times = {
         "created": row.created_at,
         "due": row.run_at,
@@ -194,25 +290,42 @@ def _facts(story: JobStory) -> Iterator[tuple[str, str | TimeLabel | None]]:
             yield name, time_label(at, story.now)
 
 
-def _attempt(row: AttemptRow, *, private: bool) -> dict[str, Any]:
+def _count_runs(story: JobStory) -> int:
+    """Count the attempts of this generation that ran. One that runs has no row yet."""
+    runs = 0
+    unstarted = 0
+    for row in story.attempts:
+        if row.generation == story.job.generation:
+            runs += row.has_run
+            unstarted += not row.has_run
+    return max(runs, story.job.attempt - unstarted)
+
+
+def _attempt(row: AttemptRow, number: int, *, private: bool) -> dict[str, Any]:
     evidence = json.loads(row.evidence or "{}")
+    private_part = json.loads(row.private or "{}") if private else {}
     return {
-        "number": row.attempt,
+        "number": number,
         "generation": row.generation,
+        "has_run": row.has_run,
         "ended": row.ended,
         "tone": ATTEMPT_TONES.get(row.ended, "calm"),
-        "started": format_time(row.started_at),
+        "started": time_label(row.started_at, row.started_at),
         "duration": format_duration(max(0, row.ended_at - row.started_at) / SECOND),
         "code": row.code or "",
         "cls": row.cls or "",
         "rule": row.rule or "",
         "public": row.public or "",
-        "reason": row.reason,
-        "evidence": [(name, str(value)) for name, value in evidence.items()],
+        "reason": without_advice(row.reason),
+        "evidence": evidence_items(evidence),
         "worker": row.worker,
+        "short_worker": shorten_id(row.worker),
         "notes": _attempt_notes(json.loads(row.judged or "{}")),
         "token": row.token,
-        "private": private_fields(json.loads(row.private or "{}")) if private else [],
+        "exception": describe_exception(private_part)[0],
+        "trace": trace_parts(private_part),
+        "trace_text": str(private_part.get("trace") or ""),
+        "private": _other_private_fields(private_part),
     }
 
 
@@ -243,12 +356,48 @@ ATTEMPT_TONES: dict[str, str] = {
     Ended.PARKED: "warn",
     Ended.HELD: "warn",
 }
-PRIVATE_FIELDS = ("message", "detail", "stderr", "trace")
+BYTE_FIELDS = ("memory_limit", "limit_bytes", "size", "free", "rss")
+_SHOWN_APART = ("message", "trace")
+PRIVATE_FIELDS = ("runbook", "alarm", "message", "detail", "stderr", "trace")
 
 
 def private_fields(private: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the private part of a failure, in a fixed order."""
     return [(name, str(private[name])) for name in PRIVATE_FIELDS if private.get(name)]
+
+
+def _other_private_fields(private: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the private fields that an attempt's page does not show in a place of their own."""
+    fields = private_fields(private)
+    return [(name, text) for name, text in fields if name not in _SHOWN_APART]
+
+
+def trace_parts(private: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Split a trace into lines, frames of the job, and runs of library frames, which are folded."""
+    trace = str(private.get("trace") or "")
+    parts: list[dict[str, Any]] = []
+    for part in parse_trace(trace.split("\n") if trace else ()):
+        if isinstance(part, str):
+            parts.append({"type": "line", "text": part})
+        elif not part.is_library:
+            parts.append({"type": "frame", "frame": part})
+        elif parts and parts[-1]["type"] == "library":
+            parts[-1]["frames"].append(part)
+        else:
+            parts.append({"type": "library", "frames": [part]})
+    return parts
+
+
+def evidence_items(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the evidence of a failure with numbers for people: 42 MB, not 42491904."""
+    return [(name.replace("_", " "), _evidence_text(name, evidence[name])) for name in evidence]
+
+
+def _evidence_text(name: str, value: Any) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and (name.endswith(("_rss", "_bytes")) or name in BYTE_FIELDS):
+        return format_size(value)
+    return f"{value:,}" if is_number and value >= 10_000 else format_value(value)
 
 
 def _pretty_json(value: Any) -> str:
@@ -275,21 +424,32 @@ UNCHANGED_FIELDS = ("reason", "actor")  # shown elsewhere, so not as a change
 PLAUSIBLE_TIMES = range(10**15, 10**16)  # microseconds since 1970: years 2001 to 2286
 
 
-def event_row(event: Event) -> dict[str, Any]:
-    """Build the row of an event for a table."""
+def event_row(event: Event, now: Micros | None = None) -> dict[str, Any]:
+    """Build the row of an event for a table. With `now`, it also has the time relative to it."""
     data = event.data
+    batch_id = None if event.job_id else event.batch_id
     return {
         "id": event.id,
         "at": format_time(event.at),
+        "when": None if now is None else time_label(event.at, now),
+        "kind": data.get("kind", ""),
+        "short": "" if event.job_id is None else shorten_id(event.job_id),
         "type": event.type,
         "attempt": event.attempt,
         "actor": event.actor,
         "job": event.job_id,
-        "batch": None if event.job_id else event.batch_id,
-        "subject": next((str(data[name]) for name in SUBJECT_FIELDS if data.get(name)), ""),
+        "batch": batch_id,
+        "subject": _subject(data),
         "owner": event.owner,
         "details": _event_details(data),
     }
+
+
+def _subject(data: Mapping[str, Any]) -> str:
+    for name in SUBJECT_FIELDS:
+        if data.get(name):
+            return str(data[name])
+    return ""
 
 
 def _event_details(data: Mapping[str, Any]) -> str:
@@ -312,19 +472,22 @@ def format_value(value: Any) -> str:
 
 def event_changes(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return what an event changed as (name, before, after)."""
-    before = _mapping(data.get("before"))
-    after = _mapping(data.get("after"))
-    changes = [
-        (name, format_value(before.get(name)), format_value(after.get(name)))
-        for name in {**before, **after}
-        if name not in UNCHANGED_FIELDS
-    ]
-    for name, value in _mapping(data.get("changes")).items():
-        change = _mapping(value)
-        changes.append(
-            (name, format_value(change.get("before")), format_value(change.get("after")))
-        )
-    return [change for change in changes if change[1] != change[2]]
+    all_before = _mapping(data.get("before"))
+    all_after = _mapping(data.get("after"))
+    values = []
+    for name in {**all_before, **all_after}:
+        if name not in UNCHANGED_FIELDS:
+            values.append((name, all_before.get(name), all_after.get(name)))
+    for name, change in _mapping(data.get("changes")).items():
+        pair = _mapping(change)
+        values.append((name, pair.get("before"), pair.get("after")))
+    changes = []
+    for name, value_before, value_after in values:
+        before = format_value(value_before)
+        after = format_value(value_after)
+        if before != after:
+            changes.append((name, before, after))
+    return changes
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -350,6 +513,11 @@ def split_filter(text: str) -> list[str]:
         return [text] if text else []
 
 
+def needs_no_quotes(name: str) -> bool:
+    """True if a value can stand in a filter as it is."""
+    return bool(name) and not set(name) & set(" ,\"'\\")
+
+
 def filter_chips(path: str, text: str) -> list[Chip]:
     """Return a chip per part of a filter; its link removes that part."""
     parts = split_filter(text)
@@ -362,9 +530,14 @@ def filter_chips(path: str, text: str) -> list[Chip]:
 
 def choice_chips(path: str, text: str, field: str, values: Iterable[str]) -> list[Chip]:
     """Return a chip per value of one field; the first one, "all", removes the field."""
-    parts = split_filter(text)
-    others = [part for part in parts if not part.startswith(f"{field}:")]
-    current = next((part for part in parts if part.startswith(f"{field}:")), "")
+    others = []
+    chosen = []
+    for part in split_filter(text):
+        if part.startswith(f"{field}:"):
+            chosen.append(part)
+        else:
+            others.append(part)
+    current = chosen[0] if chosen else ""
     chips = [Chip("all", filter_link(path, others), current == "")]
     for value in values:
         choice = f"{field}:{value}"
@@ -378,83 +551,40 @@ def filter_link(path: str, parts: Iterable[str]) -> str:
     return f"{path}?{urlencode({'filter': text})}" if text else path
 
 
-# --- Related objects of a job ---
-
-MAX_CHILDREN = 20
-
-
-class Relation(NamedTuple):
-    """A link to an object that a job is connected with."""
-
-    role: str
-    text: str
-    link: str
-
-
-def load_relations(services: VisitorServices, story: JobStory) -> list[Relation]:
-    """Load what made a job, what it belongs to, and what it made."""
-    return [
-        *_makers(services, story),
-        *_groups(services, story),
-        *_operations(story),
-        *_children(services, story),
-    ]
-
-
-def _makers(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
-    """Yield the job, batch or schedule that made this job. A unique key may begin with its id."""
-    maker, colon, _ = (story.row.unique_key or "").partition(":")
-    if colon and len(maker) == LENGTH and maker.isalnum():
-        with services.store.read() as tx:
-            parent = JobQueries(tx).get_job(maker)
-            batch = BatchQueries(tx).get_batch(maker)
-        if parent is not None and services.owner in (None, parent.owner):
-            yield Relation("made by", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
-        if batch is not None and services.owner in (None, batch.owner):
-            yield Relation("follows batch", batch.name or batch.id, f"/batches/{batch.id}")
-    for name in _event_values(story, "schedule"):
-        yield Relation("schedule", name, "/schedules")
-
-
-def _groups(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
-    """Yield the batch, the failure group and the dependencies of the job."""
-    row = story.row
-    if row.batch_id is not None:
-        yield _batch_relation(services, row.batch_id)
-    fingerprints = [attempt.fingerprint for attempt in story.attempts if attempt.fingerprint]
-    if fingerprints and row.state == State.DEAD:
-        group = fingerprints[-1]
-        yield Relation("died of", group, f"/failures/{quote(group, safe='')}")
-    for key in story.job.uses:
-        yield Relation("uses", key, "/dependencies")
-
-
-def _batch_relation(services: VisitorServices, batch_id: str) -> Relation:
-    with services.store.read() as tx:
-        batch = BatchQueries(tx).get_batch(batch_id)
-    if batch is None:
-        return Relation("batch", batch_id, _jobs_link(f"batch:{batch_id}"))
-    return Relation("batch", batch.name or batch_id, f"/batches/{batch_id}")
-
-
-def _operations(story: JobStory) -> Iterator[Relation]:
-    for operation in _event_values(story, "operation"):
-        yield Relation("operation", operation, f"/operations/{operation}")
-
-
-def _children(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
-    with services.store.read() as tx:
-        ids = JobQueries(tx).find_jobs_by_key(f"{story.job.id}:", MAX_CHILDREN)
-        children = [JobQueries(tx).get_job(job_id) for job_id in ids]
-    for child in children:
-        if child is not None and services.owner in (None, child.owner):
-            yield Relation("made", f"{child.kind} {child.state}", f"/jobs/{child.id}")
-
-
-def _event_values(story: JobStory, name: str) -> Iterable[str]:
-    """Return the different values of a field in the events of a job, in order."""
-    return dict.fromkeys(str(event.data[name]) for event in story.events if event.data.get(name))
-
-
-def _jobs_link(text: str) -> str:
+def jobs_link(text: str) -> str:
+    """Return the address of the jobs that a filter finds, without the root of the dashboard."""
     return f"/jobs?filter={quote(text)}"
+
+
+# --- Export ---
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+EXPORT_FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+
+
+def export_links(address: str) -> dict[str, str]:
+    """Return the addresses at which a list is exported, by format."""
+    mark = "&" if "?" in address else "?"
+    return {name: f"{address}{mark}format={name}" for name in EXPORT_FORMATS}
+
+
+def export(rows: Sequence[Mapping[str, Any]], name: str, form: str) -> Response:
+    """Return rows as a file. Cells that a spreadsheet would run as formulas get an apostrophe."""
+    if form == "json":
+        text = json.dumps(rows, ensure_ascii=False, indent=2)
+    else:
+        out = io.StringIO()
+        columns = list(rows[0]) if rows else []
+        writer = csv.DictWriter(out, columns)
+        writer.writeheader()
+        for row in rows:
+            cells = {column: _csv_cell(value) for column, value in row.items()}
+            writer.writerow(cells)
+        text = out.getvalue()
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{form}"'}
+    return Response(encode_text(text), media_type=EXPORT_FORMATS[form], headers=headers)
+
+
+def _csv_cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text

@@ -1,3 +1,4 @@
+-- compatible_from: 1
 -- The schema of Mulligan on SQLite (3.37 or later).
 --
 -- Times and durations are integer microseconds; times are UTC. Columns that hold JSON say so.
@@ -16,6 +17,8 @@ CREATE TABLE {p}meta (
 --
 -- lane                    what a claim takes from: "queue|kind|dependencies|1" (0: fresh, 1: retry)
 -- uses                    names of dependencies, sorted and separated by commas
+-- ready_at                since when a claim may find the job in its lane: run_at, or when it was last
+--                         put there, if that was later. Only finds lanes; order and due time are run_at
 -- deadline_span           length of the deadline, used to renew it for a new generation
 -- worker, token           the lease: the worker that runs the job, and the fencing token
 -- alone                   the next attempt runs in a process without other jobs
@@ -45,6 +48,7 @@ CREATE TABLE {p}job (
   lane             TEXT NOT NULL,
   uses             TEXT NOT NULL DEFAULT '',
   run_at           INTEGER NOT NULL,
+  ready_at         INTEGER NOT NULL DEFAULT 0,
   created_at       INTEGER NOT NULL,
   started_at       INTEGER,
   first_started_at INTEGER,
@@ -113,6 +117,9 @@ CREATE TABLE {p}job (
 
 -- Claim: list the lanes that have queued jobs, and read the next jobs of one lane in order.
 CREATE INDEX {p}job_for_claim ON {p}job (lane, priority, run_at, id) WHERE state = 'queued';
+-- Claim: find the lanes of jobs that have become ready, if there are too many lanes to list all.
+-- The second condition keeps SQLite from using this index for statements that do not compare ready_at.
+CREATE INDEX {p}job_for_ready ON {p}job (ready_at) WHERE state = 'queued' AND ready_at IS NOT NULL;
 -- Sweep and renewal: list the jobs that a worker runs.
 CREATE INDEX {p}job_for_sweep ON {p}job (worker) WHERE state = 'running';
 -- Enqueue: at most one job holds a unique key.
@@ -136,8 +143,8 @@ CREATE INDEX {p}job_for_deaths
 -- Failure groups of one owner: count the deaths of each group by time, kind, code and class.
 CREATE INDEX {p}job_for_owner_deaths
   ON {p}job (owner, died_group, finished_at, kind, died_code, died_class) WHERE state = 'dead';
--- Search: find jobs whose unique key starts with a prefix.
-CREATE INDEX {p}job_for_key ON {p}job (unique_key) WHERE unique_key IS NOT NULL;
+-- Search: find jobs whose unique key starts with a prefix. A key may be as long as a payload.
+CREATE INDEX {p}job_for_key ON {p}job (substr(unique_key, 1, 200)) WHERE unique_key IS NOT NULL;
 -- Batch completion: test for an unfinished member, and count the members of each state.
 CREATE INDEX {p}job_for_batch ON {p}job (batch_id, state, must_have, id) WHERE batch_id IS NOT NULL;
 -- Search: list the jobs of one owner, newest first.
@@ -171,6 +178,7 @@ CREATE INDEX {p}job_arg_for_retention ON {p}job_arg (job_id);
 -- ended, verb             the outcome of the attempt; the decision
 -- code ... fingerprint    the failure; public is the text for owners, evidence and private are JSON
 -- judged                  JSON: rule table, dissenting rules, changes of policy and next attempt
+-- release                 the release that its worker ran
 --
 -- With a rowid: rows are appended in the order in which attempts end. Ordered by primary key, a
 -- second attempt would go between full pages and split them.
@@ -196,12 +204,30 @@ CREATE TABLE {p}attempt (
   reason      TEXT NOT NULL DEFAULT '',
   cost        REAL NOT NULL DEFAULT 0,
   judged      TEXT,
+  release     TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (job_id, token)
 ) STRICT;
 
 -- Failure groups: find jobs that once died with a fingerprint, whatever happened to them since.
 CREATE INDEX {p}attempt_for_recovery ON {p}attempt (fingerprint, job_id, generation)
   WHERE verb = 'die';
+
+
+-- attempt_log: the last log records and the stacks of a failed attempt. For operators only.
+--
+-- records   JSON: [[microseconds since the epoch, level, logger or output, message], ...]
+-- stacks    of its threads and tasks when it was stopped
+CREATE TABLE {p}attempt_log (
+  job_id  TEXT NOT NULL,
+  token   INTEGER NOT NULL,
+  at      INTEGER NOT NULL,
+  records TEXT NOT NULL,
+  stacks  TEXT NOT NULL,
+  PRIMARY KEY (job_id, token)
+) STRICT;
+
+-- Retention: find old logs.
+CREATE INDEX {p}attempt_log_for_retention ON {p}attempt_log (at);
 
 
 -- checkpoint: named values that an attempt saves for later attempts of the same job.
@@ -218,7 +244,7 @@ CREATE TABLE {p}checkpoint (
 -- event: the append-only log of everything that happened to jobs, batches and the system.
 --
 -- Events of one type and time about many jobs share one row, a bundle: `bundle` is their number,
--- `id` the last of their consecutive ids, and `data` has one line per job (see events/bundles.py).
+-- `id` the last of their consecutive ids, and `data` has one line per job (see events/queries.py).
 CREATE TABLE {p}event (
   id       INTEGER PRIMARY KEY AUTOINCREMENT,
   at       INTEGER NOT NULL,
@@ -270,6 +296,7 @@ CREATE TABLE {p}pruned (
 -- renewed_mono            CLOCK_MONOTONIC of the host's boot `boot_id` at the last renewal
 -- lock_path, _dev, _ino   the file that the worker keeps locked while it is alive
 -- drain_reason            reason of a request to finish its jobs and exit, else NULL
+-- renewing                how long the last renewals came without a gap, by the worker's monotonic clock
 CREATE TABLE {p}worker (
   id           TEXT PRIMARY KEY,
   host         TEXT NOT NULL,
@@ -289,27 +316,71 @@ CREATE TABLE {p}worker (
   concurrency  INTEGER NOT NULL DEFAULT 1,
   release      TEXT NOT NULL DEFAULT '',
   draining     INTEGER NOT NULL DEFAULT 0,
-  drain_reason TEXT
+  drain_reason TEXT,
+  renewing     INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- Sweep: find workers whose last renewal is too old.
 CREATE INDEX {p}worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NULL;
 
 
+-- hook: errors of the app's hooks (@app.around, @app.on_failure), which change no outcome of a job.
+CREATE TABLE {p}hook (
+  name   TEXT PRIMARY KEY,
+  faults INTEGER NOT NULL,
+  error  TEXT NOT NULL,
+  at     INTEGER NOT NULL,
+  worker TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+
 -- manifest: apps as data (JSON): kinds, policies, rules, dependencies, schedules, release.
+-- The body is last, so that SQLite reads the other columns without it.
 CREATE TABLE {p}manifest (
   id           TEXT PRIMARY KEY,
   app          TEXT NOT NULL,
   release      TEXT NOT NULL,
-  body         TEXT NOT NULL,
   created_at   INTEGER NOT NULL,
-  last_used_at INTEGER NOT NULL
+  last_used_at INTEGER NOT NULL,
+  body         TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 
--- gate: closed queues, kinds and dependencies. probe_at: when the breaker probes a dependency next.
+-- release: the releases of workers, in the order in which they were first seen.
+CREATE TABLE {p}release (
+  name     TEXT PRIMARY KEY,
+  first_at INTEGER NOT NULL,
+  last_at  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+
+-- release_kind: attempts of each kind by release. Every worker adds its counts once a second.
+--
+-- attempts, deaths        attempts that ended after the handler was called; jobs that died in one
+-- starts, failures        jobs whose first attempt succeeded or failed; those that failed
+-- base_...                the sums of all other releases when this one first counted the kind
+-- claimed                 jobs that workers with --canary have claimed
+CREATE TABLE {p}release_kind (
+  release       TEXT NOT NULL,
+  kind          TEXT NOT NULL,
+  first_at      INTEGER NOT NULL,
+  last_at       INTEGER NOT NULL,
+  attempts      INTEGER NOT NULL,
+  deaths        INTEGER NOT NULL,
+  starts        INTEGER NOT NULL,
+  failures      INTEGER NOT NULL,
+  base_attempts INTEGER NOT NULL,
+  base_starts   INTEGER NOT NULL,
+  base_failures INTEGER NOT NULL,
+  claimed       INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (kind, release)
+) STRICT, WITHOUT ROWID;
+
+
+-- gate: closed queues, kinds and dependencies, and kinds that a release must not run (its key is
+-- "release|kind"). probe_at: when the breaker probes a dependency next.
 CREATE TABLE {p}gate (
-  scope    TEXT NOT NULL CHECK (scope IN ('queue', 'kind', 'dependency')),
+  scope    TEXT NOT NULL CHECK (scope IN ('queue', 'kind', 'dependency', 'release')),
   key      TEXT NOT NULL,
   since    INTEGER NOT NULL,
   until    INTEGER,
@@ -372,6 +443,9 @@ CREATE INDEX {p}tally_for_fold ON {p}tally (scope, key, id);
 
 
 -- failure_group: failure groups that people muted or resolved; scope is one owner, or '*' for all.
+--
+-- in_release              the release that has the fix, or 'next'; empty: every one
+-- regressed_at            when a job died although the cause was resolved
 CREATE TABLE {p}failure_group (
   fingerprint TEXT NOT NULL,
   scope       TEXT NOT NULL,
@@ -381,8 +455,37 @@ CREATE TABLE {p}failure_group (
   actor       TEXT NOT NULL DEFAULT '',
   at          INTEGER NOT NULL,
   resolved_at INTEGER,
+  in_release   TEXT NOT NULL DEFAULT '',
+  regressed_at INTEGER,
+  assignee     TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (fingerprint, scope)
 ) STRICT, WITHOUT ROWID;
+
+
+-- cause: failure groups since their first death, kept longer than their dead jobs.
+--
+-- exception, location      the error as operators see it: "KeyError: 'AT'", "shop.py:18"
+-- deaths, hours           all deaths; those of the last 14 days as JSON, by hours since 1970
+-- kinds                   JSON: deaths by kind
+-- sample                  JSON: the last death, with the private part of its failure
+-- releases                JSON: first and last death and number of deaths by release
+CREATE TABLE {p}cause (
+  fingerprint TEXT NOT NULL PRIMARY KEY,
+  code        TEXT NOT NULL,
+  cls         TEXT NOT NULL,
+  exception   TEXT NOT NULL,
+  location    TEXT NOT NULL,
+  first_at    INTEGER NOT NULL,
+  last_at     INTEGER NOT NULL,
+  deaths      INTEGER NOT NULL,
+  hours       TEXT NOT NULL,
+  kinds       TEXT NOT NULL,
+  sample      TEXT NOT NULL,
+  releases    TEXT NOT NULL DEFAULT '{}'
+) STRICT;
+
+-- Failure groups: list the causes that jobs died of lately, also those without a dead job.
+CREATE INDEX {p}cause_for_list ON {p}cause (last_at);
 
 
 -- batch: definitions of batches. Adding members locks the row in shared mode, sealing exclusively.
@@ -601,12 +704,14 @@ CREATE INDEX {p}subscription_for_batch ON {p}subscription (batch_id) WHERE batch
 -- incident: failures with one cause that a subscription reports to an owner as one growing message.
 --
 -- key                     a failure group or a batch
+-- batch_id                the batch of its jobs, if each batch has its own incident
 -- due_at                  when the dispatcher looks at the incident next
 CREATE TABLE {p}incident (
   id           TEXT PRIMARY KEY,
   subscription TEXT NOT NULL,
   owner        TEXT NOT NULL,
   key          TEXT NOT NULL,
+  batch_id     TEXT NOT NULL DEFAULT '',
   body         TEXT NOT NULL,
   due_at       INTEGER NOT NULL,
   opened_at    INTEGER NOT NULL,
@@ -614,8 +719,10 @@ CREATE TABLE {p}incident (
 ) STRICT, WITHOUT ROWID;
 
 -- Dispatcher: find the open incident that an event belongs to. Unique: there is at most one.
-CREATE UNIQUE INDEX {p}incident_for_fold ON {p}incident (key, subscription, owner)
+CREATE UNIQUE INDEX {p}incident_for_fold ON {p}incident (key, subscription, owner, batch_id)
   WHERE closed_at IS NULL;
+-- Dispatcher: find the open incidents that the end of a batch closes.
+CREATE INDEX {p}incident_for_batch ON {p}incident (batch_id) WHERE closed_at IS NULL AND batch_id <> '';
 -- Dispatcher: find open incidents that are due.
 CREATE INDEX {p}incident_for_turn ON {p}incident (due_at) WHERE closed_at IS NULL;
 -- Retention: find incidents that were closed long ago.
@@ -679,12 +786,17 @@ CREATE TABLE {p}api_key (
 ) STRICT, WITHOUT ROWID;
 
 
--- answer: responses to HTTP requests with an Idempotency-Key; status is NULL until there is one.
+-- answer: responses to HTTP requests with an Idempotency-Key.
+--
+-- at                      of the response, or of the last renewal of its claim
+-- claim                   of the request that runs; NULL if it stored its answer in one transaction
+-- status                  NULL until there is a response
 CREATE TABLE {p}answer (
   key_id  TEXT NOT NULL,
   name    TEXT NOT NULL,
   request TEXT NOT NULL,
   at      INTEGER NOT NULL,
+  claim   TEXT,
   status  INTEGER,
   body    TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (key_id, name)
@@ -692,6 +804,8 @@ CREATE TABLE {p}answer (
 
 -- Retention: find responses that are old enough.
 CREATE INDEX {p}answer_for_retention ON {p}answer (at);
+-- Requests that run: find their claims.
+CREATE INDEX {p}answer_for_claims ON {p}answer (claim) WHERE status IS NULL;
 
 
 -- session: dashboard sessions, and sign-in links that work once (is_link), stored as hashes.

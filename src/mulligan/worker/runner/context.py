@@ -26,6 +26,7 @@ from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.limits import parse_counts
 from mulligan.retries.policy import parse_job_settings
 from mulligan.worker.liveness import kill_marked
+from mulligan.worker.runner.flight_recorder import current_recording
 from mulligan.worker.runner.program import Program, run_in_thread
 
 log = logging.getLogger("mulligan.job")
@@ -74,6 +75,8 @@ class Context:
     # Initial values, on the class because most attempts never change them.
     previous: Mapping[str, Any] | None = None
     spent = 0.0
+    keeps_exception = False  # hooks need what the handler raises
+    raised: BaseException | None = None
     current_callback = ""  # name of the callback that runs before the handler
     stop_observed = False
     stop_requested = False
@@ -280,7 +283,8 @@ class Context:
         self._started += 1
         mark = f"{self._host.mark(self)}/{self._started}"
         environment = {**self._host.tracer.environment(self.lease), **(env or {})}
-        program = Program([str(part) for part in command], self.workdir, mark, environment)
+        parts = [str(part) for part in command]
+        program = Program(parts, self.workdir, mark, environment, _record_stderr(parts[0]))
         return program, data, limit
 
     def _run(
@@ -330,6 +334,15 @@ class Context:
             self._host.remove_workdir(self)
 
 
+def _record_stderr(program: str) -> Callable[[str], None] | None:
+    """Return a function that records the lines a program writes to stderr; None: none is kept."""
+    recording = current_recording()
+    if recording is None:
+        return None
+    source = f"{Path(program).name} stderr"
+    return lambda line: recording.add("", source, line)
+
+
 def _refuse_on_event_loop(name: str) -> None:
     try:
         asyncio.get_running_loop()
@@ -363,11 +376,10 @@ def running_job(lease: Lease) -> Job:
         phase="running",
         why=f"attempt {lease.attempt} is running",
         payload=json.loads(lease.payload),
-        result=None,
         priority=lease.priority,
-        progress=None,
         attempt=lease.attempt,
         attempts=lease.attempt,
+        retries=lease.failures,
         failures=lease.failures,
         losses=lease.losses,
         max_retries=lease.max_retries,
@@ -379,12 +391,7 @@ def running_job(lease: Lease) -> Job:
         created_at=to_datetime(lease.created_at),
         run_at=to_datetime(lease.run_at),
         started_at=to_datetime(lease.started_at),
-        finished_at=None,
         deadline_at=_optional_datetime(lease.deadline_at),
-        error=None,
-        next_retry_at=None,
-        deduplicated=False,
-        cost=0.0,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -13,16 +14,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mulligan.core.attempt import Ended, Failure, Outcome
-from mulligan.core.durations import Micros
+from mulligan.core.attempt import Ended, Outcome
 from mulligan.core.errors import OutcomeRequest, PayloadRefused, Stopped
-from mulligan.core.tracing import NO_SPAN, begin_attempt, end_attempt
+from mulligan.core.tracing import NO_SPAN, OPENTELEMETRY, begin_attempt, end_attempt
 from mulligan.failures.classify import classify_facts
 from mulligan.failures.codes import payload_refused, result_refused, retry_refused
-from mulligan.failures.facts import Facts
 from mulligan.failures.redact import scrub, scrub_public
 from mulligan.manifest.arguments import JobCallback, refusal_message, to_json
 from mulligan.manifest.specs import Handler
+from mulligan.retries.reasons import IT_HAPPENED
 from mulligan.worker.protocol import JUST_RETURNED
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.outcomes import Classifier, outcome_of_exception, outcome_of_request
@@ -53,7 +53,7 @@ Callbacks = Generator[JobCallback, Any, Outcome | CallbackResult | None]
 def execute_async(handler: Handler, context: Context, result_limit: int) -> Execution:
     """Return a coroutine that runs an async handler."""
     span = context.traced()
-    execution = _execute_async(handler, context, result_limit)
+    execution = execute_untraced_async(handler, context, result_limit)
     return execution if span is NO_SPAN else _execute_traced(span, execution, context)
 
 
@@ -76,20 +76,25 @@ def execute_sync(handler: Handler, context: Context, result_limit: int) -> Outco
     """Run a sync handler on the current thread."""
     before = begin_attempt(context.lease)
     try:
+        if OPENTELEMETRY not in sys.modules:
+            return execute_untraced(handler, context, result_limit)
         with context.traced() as set_outcome:
-            outcome = _execute_sync(handler, context, result_limit)
+            outcome = execute_untraced(handler, context, result_limit)
             set_outcome(outcome)
         return outcome
     finally:
         end_attempt(before)
 
 
-async def _execute_async(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+async def execute_untraced_async(
+    handler: Handler, context: Context, result_limit: int
+) -> Outcome | None:
+    """Run an async handler without a span."""
     before = begin_attempt(context.lease)
     try:
         kwargs = _decode_arguments(handler, context)
-        outcome: Outcome | CallbackResult | None = CallbackResult.CALL_HANDLER
-        if handler.done is not None or handler.can_retry is not None:
+        outcome = _first_outcome(handler, context)
+        if outcome is CallbackResult.CALL_HANDLER and (handler.done or handler.can_retry):
             convert = partial(_convert_result, handler, context, result_limit)
             outcome = await run_callbacks_async(handler, context, kwargs, convert)
         if outcome is CallbackResult.CALL_HANDLER:
@@ -106,11 +111,12 @@ async def _execute_async(handler: Handler, context: Context, result_limit: int) 
     return outcome
 
 
-def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+def execute_untraced(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
+    """Run a sync handler without a span."""
     try:
         kwargs = _decode_arguments(handler, context)
-        outcome: Outcome | CallbackResult | None = CallbackResult.CALL_HANDLER
-        if handler.has_callbacks:
+        outcome = _first_outcome(handler, context)
+        if outcome is CallbackResult.CALL_HANDLER and (handler.done or handler.can_retry):
             convert = partial(_convert_result, handler, context, result_limit)
             outcome = run_callbacks_sync(handler, context, kwargs, convert)
         if outcome is CallbackResult.CALL_HANDLER:
@@ -123,6 +129,13 @@ def _execute_sync(handler: Handler, context: Context, result_limit: int) -> Outc
         with suppress(Exception):  # the supervisor finds what is left by its mark
             context.clean_up()
     return outcome
+
+
+def _first_outcome(handler: Handler, context: Context) -> Outcome | CallbackResult | None:
+    """Return success for a job of which a person decided that its work was done."""
+    if handler.spec.once and context.lease.choice == IT_HAPPENED:
+        return Outcome(Ended.RETURNED, skipped=True)
+    return CallbackResult.CALL_HANDLER
 
 
 class _BadPayload(Exception):
@@ -239,7 +252,8 @@ def _convert_result(handler: Handler, context: Context, limit: int, value: Any) 
     if isinstance(value, BaseException):
         if isinstance(value, Stopped):
             return STOPPED
-        outcome = outcome_of_request(value, _now(), _classifier(handler, context))
+        classify = make_classifier(handler, context.lease.uses)
+        outcome = outcome_of_request(value, time.time_ns() // 1000, classify)
         return _with_cost(outcome, context)
     try:
         text = to_json(value, "the result")
@@ -253,6 +267,8 @@ def _convert_result(handler: Handler, context: Context, limit: int, value: Any) 
 
 def _convert_exception(context: Context, error: BaseException, handler: Handler) -> Outcome | None:
     """Return the outcome of what a handler raised."""
+    if context.keeps_exception:
+        context.raised = error
     kind = type(error)  # not `isinstance`: `__class__` may be a property that raises
     if issubclass(kind, _BadPayload):
         return Outcome(Ended.FAILED, failure=payload_refused(scrub(str(error))), cost=context.spent)
@@ -260,27 +276,25 @@ def _convert_exception(context: Context, error: BaseException, handler: Handler)
         return STOPPED
     if context.stop_requested and not issubclass(kind, OutcomeRequest):
         return STOPPED
-    outcome = outcome_of_exception(error, _now(), _classifier(handler, context))
-    return _with_cost(_with_callback(outcome, context.current_callback), context)
+    now = time.time_ns() // 1000
+    outcome = outcome_of_exception(error, now, make_classifier(handler, context.lease.uses))
+    if context.current_callback:
+        outcome = _with_callback(outcome, context.current_callback)
+    return _with_cost(outcome, context)
 
 
-def _classifier(handler: Handler, context: Context) -> Classifier:
+def make_classifier(handler: Handler, uses: str) -> Classifier:
     """Return the classifier for a job: rules of its kind and app, and its dependencies."""
-    uses: tuple[str, ...] = ()
-    if context.lease.uses:
-        uses = tuple(filter(None, context.lease.uses.split(",")))
-    if not uses and not handler.rulebooks():
-        return classify_facts
-
-    def classify(facts: Facts) -> Failure:
-        return classify_facts(facts._replace(uses=uses) if uses else facts, handler.rulebooks())
-
-    return classify
+    books = [book for book in (handler.kind_rules, handler.app_rules.rulebook) if book.rules]
+    keys = tuple(filter(None, uses.split(",")))
+    if not keys:
+        return partial(classify_facts, books=books)
+    return lambda facts: classify_facts(facts._replace(uses=keys), books)
 
 
 def _with_callback(outcome: Outcome, callback: str) -> Outcome:
     """Add to the evidence that the failure happened in a callback, not in the handler."""
-    if not callback or outcome.failure is None:
+    if outcome.failure is None:
         return outcome
     evidence = {**outcome.failure.evidence, CALLBACK_EVIDENCE: callback}
     return outcome._replace(failure=replace(outcome.failure, evidence=evidence))
@@ -292,10 +306,6 @@ def _result_refused(context: Context, code: str, why: str) -> Outcome:
 
 def _with_cost(outcome: Outcome, context: Context) -> Outcome:
     return outcome._replace(cost=context.spent) if context.spent else outcome
-
-
-def _now() -> Micros:
-    return time.time_ns() // 1000
 
 
 # --- Hooks of the process: @app.on_start and @app.on_stop ---

@@ -10,6 +10,7 @@ from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.core.durations import SECOND, Micros, to_duration_micros, to_micros
 from mulligan.core.errors import Cancel, Fail, Hold, OutcomeRequest, Park, Retry, Snooze
 from mulligan.core.format import TEXT_LIMIT
+from mulligan.core.job import NAME_RULE, is_name
 from mulligan.failures.adapters import qualified_name
 from mulligan.failures.capture import capture, exception_text
 from mulligan.failures.classify import classify_facts
@@ -72,7 +73,16 @@ def _retry(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
 
 def _snooze(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
     after, until = _parse_time("seconds", request.seconds)
-    return Outcome(Ended.SNOOZED, after=after, until=until, reason=_reason(request))
+    queue = _queue(request.queue)
+    return Outcome(Ended.SNOOZED, after=after, until=until, reason=_reason(request), queue=queue)
+
+
+def _queue(name: Any) -> str:
+    if name is None:
+        return ""
+    if not is_name(name):
+        raise ValueError(f"queue {name!r:.120}: {NAME_RULE}")
+    return str(name)
 
 
 def _cancel(request: Any, _now: Micros, _classify: Classifier) -> Outcome:

@@ -42,7 +42,9 @@ class Program:
         folder: Path,
         mark: str,
         environment: Mapping[str, str] = MappingProxyType({}),
+        on_stderr: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_stderr = on_stderr
         self._command = command
         self._folder = folder
         self._mark = mark
@@ -58,18 +60,19 @@ class Program:
         self, data: bytes | None, timeout: float | None, on_line: Callable[[str], None] | None
     ) -> str:
         """Run it to its end and return what it printed. `data` is its standard input."""
+        stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
         process = subprocess.Popen(
             self._command,
             cwd=self._folder,
             env={**_inherited_environment(), **self._environment},
-            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
         )
         try:
             out = _Reader(process.stdout, OUTPUT_LIMIT, on_line)
-            err = _Reader(process.stderr, STDERR_LIMIT, None)
+            err = _Reader(process.stderr, STDERR_LIMIT, self._on_stderr)
             _write_input(process.stdin, data)
             timed_out = self._wait(process, timeout)
         except BaseException:
@@ -229,7 +232,10 @@ class _Reader(threading.Thread):
             self.truncated = True
 
     def join(self, deadline: float | None = None) -> None:
-        super().join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if deadline is None:
+            super().join()
+        else:
+            super().join(max(0.0, deadline - time.monotonic()))
 
     def text(self) -> str:
         return b"".join(list(self._chunks)).decode("utf-8", "replace")

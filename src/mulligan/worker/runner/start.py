@@ -30,10 +30,12 @@ from typing import Any, NamedTuple
 
 from mulligan.config import LogSection, read_settings
 from mulligan.worker.liveness import MARK
-from mulligan.worker.protocol import StatusPage, Wire
+from mulligan.worker.protocol import Wire
 from mulligan.worker.runner.main import Runner
 from mulligan.worker.runner.outcomes import warm_up
-from mulligan.worker.startup import load_app, reduce_gc
+from mulligan.worker.stacks import DUMP_SIGNAL
+from mulligan.worker.startup import freeze_loaded, load_app, reduce_gc
+from mulligan.worker.status_page import StatusPage
 
 # --- A runner process ---
 
@@ -50,6 +52,7 @@ def run_runner(configure_logging: Callable[[LogSection], None] = configure_basic
     args = _parse_runner_arguments()
     exit_with_supervisor(args.supervisor)
     faulthandler.enable()
+    faulthandler.register(DUMP_SIGNAL, file=args.status_page, all_threads=True)
     configure_logging(LogSection(level=args.log_level, format=args.log_format))
     wire = Wire.for_runner(socket.socket(fileno=args.wire))
     try:
@@ -68,6 +71,7 @@ def run_runner(configure_logging: Callable[[LogSection], None] = configure_basic
         folder=Path(args.folder),
         settings=app.settings,
         delivery_slots=args.delivery_slots,
+        hooks_off=tuple(filter(None, args.hooks_off.split(","))),
     )
     asyncio.run(runner.serve(app.manifest(args.app).to_json()))
     sys.stdout.flush()
@@ -82,6 +86,7 @@ def _parse_runner_arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--delivery-slots", type=int, default=0)
     parser.add_argument("--mark", required=True)
+    parser.add_argument("--hooks-off", default="")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--log-level", default="INFO")
     parser.add_argument("--log-format", default="text")
@@ -197,7 +202,7 @@ def _import_everything(runner: str, supervisor: int) -> None:
     read_settings({}, environ={}, file=Path(os.devnull))  # the first call is slow
     warm_up()
     gc.collect()
-    gc.freeze()  # otherwise a collection in a runner would copy every shared page
+    freeze_loaded()  # otherwise a collection in a runner would copy every shared page
 
 
 def _serve(control: socket.socket, supervisor: int) -> ForkRequest | None:

@@ -1,36 +1,44 @@
 """Periodic duties of a worker: renew its lease, sweep for lost workers, prune old rows.
 
-Each call is one short transaction or a few. Only the supervisor's chore and renewal threads call
-them.
+Each call of `Chores` is one short transaction or a few, on the supervisor's chore or renewal
+thread. `PeriodicTasks` runs the tasks of other features on a thread of their own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 from mulligan.batches import completion as batches
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.errors import ConfigError
+from mulligan.core.errors import ConfigError, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import WorkerRow
 from mulligan.events.queries import EventQueries
-from mulligan.manifest.declared import publish_manifest
+from mulligan.manifest.declared import (
+    find_conflicts,
+    load_running_manifests,
+    publish_manifest,
+)
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
 from mulligan.storage.base import Store
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
+from mulligan.worker.protocol import HookFault
 from mulligan.worker.queries import Renewal, WorkerQueries, boot_id
 
-log = logging.getLogger("mulligan.upkeep")
+log = logging.getLogger("mulligan.worker")
 
 FULL_SWEEP_INTERVAL = 60.0  # seconds between sweeps that also prune and publish the manifest
 NEVER = float("-inf")
@@ -53,6 +61,7 @@ class Chores:
         self._pruned = NEVER
         self._scheduler = Scheduler(store, settings.worker)
         self._full_sweep_requested = False
+        self._old_clock: Micros | None = None  # its time when it was set
         self._manifest: Manifest | None = None  # None until this worker is registered
 
     def record_runner_death(self, worker: str, evidence: Mapping[str, Any]) -> None:
@@ -60,6 +69,11 @@ class Chores:
         event = NewEvent(EventType.WORKER_RUNNER_DIED, data={"worker": worker, **evidence})
         with self._store.begin() as tx:
             EventQueries(tx).write_events([event])
+
+    def record_hook_faults(self, worker: str, faults: Sequence[HookFault]) -> None:
+        """Write the errors of hooks. During an outage they are only in the log."""
+        with contextlib.suppress(StoreUnavailable), self._store.begin() as tx:
+            WorkerQueries(tx).record_hook_faults(worker, faults)
 
     # --- Start ---
 
@@ -74,7 +88,10 @@ class Chores:
         with self._store.begin() as tx:
             publish_manifest(tx, manifest)
             WorkerQueries(tx).insert_worker(row)
+            conflicts = find_conflicts(load_running_manifests(tx, tx.now()))
         self._renewed = self._unbroken_since = time.monotonic()
+        for conflict in conflicts:
+            log.warning("%s: each takes what belongs to the other", conflict)
 
     def _publish_manifest(self, manifest: Manifest) -> None:
         """Write the manifest again: kinds and schedules count as known for only one day."""
@@ -115,8 +132,9 @@ class Chores:
 
     def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
         """Renew the lease of all jobs of this worker."""
+        renewing = round((self._renewed - self._unbroken_since) * SECOND)  # up to the last one
         with self._store.begin() as tx:
-            renewal = WorkerQueries(tx).renew_worker(worker, draining=draining)
+            renewal = WorkerQueries(tx).renew_worker(worker, draining=draining, renewing=renewing)
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
             self._unbroken_since = now
@@ -155,12 +173,31 @@ class Chores:
         if renewed_at != other.renewed_at:
             since = now
         self._last_renewals[other.id] = (other.renewed_at, since)
-        return self._may_declare_lost() and now - since >= other.lease / SECOND
+        silent = now - since
+        if self._may_declare_lost() and silent > other.lease / SECOND:
+            return True
+        # A live worker renews at every heartbeat, wherever a clock that was set puts the others.
+        if self.must_not_claim() or silent <= self.settings.worker.heartbeat:
+            return False
+        return self._is_outlived(other)
+
+    def _is_outlived(self, other: WorkerRow) -> bool:
+        """True if workers that started after its last renewal have renewed for a full lease.
+
+        No single worker of a crash loop lives that long, but together they do.
+        """
+        with self._store.read() as tx:
+            rows = WorkerQueries(tx).list_workers(closed=True)
+            now = tx.now()
+        return upkeep.renewed_time_after(rows, other.renewed_at, now) >= other.lease
 
     # --- Sweep ---
 
     def sweep(self, worker: str) -> int:
         """Do all upkeep that is due. Return how many jobs were queued."""
+        if self._old_clock is not None:
+            upkeep.advance_ready_jobs(self._store, self._old_clock)
+            self._old_clock = None
         manifest = self._manifest if self._is_full_sweep_due() else None
         self._full_sweep_requested = False
         if manifest is not None:
@@ -186,6 +223,10 @@ class Chores:
         since_pruned = time.monotonic() - self._pruned
         return self._full_sweep_requested or since_pruned > FULL_SWEEP_INTERVAL
 
+    def note_clock_jump(self, old_clock: Micros) -> None:
+        """Let the next sweep repair due times. `old_clock`: the time if it had not been set."""
+        self._old_clock = old_clock
+
     def request_full_sweep(self) -> None:
         """Let the next sweep also prune and publish the manifest."""
         self._full_sweep_requested = True
@@ -193,15 +234,24 @@ class Chores:
     def recover(self, worker: str) -> int:
         """Close lost workers and settle their jobs. Return how many jobs."""
         detector = upkeep.LossDetector(worker, self._boot, self._is_silent_for_a_lease)
-        upkeep.close_lost_workers(self._store, detector)
-        lost = upkeep.settle_orphans(self._store, self.settings.retry, self._rng)
-        log_sweep({SweepResult.LOST: len(lost)})
-        liveness.remove_dead_folders(self._folder, worker)
-        return len(lost)
+        retry = self.settings.retry
+        upkeep.close_lost_workers(self._store, detector, retry, self._rng)
+        lost = upkeep.settle_all_orphans(self._store, retry, self._rng)
+        log_sweep({SweepResult.LOST: lost})
+        self._remove_dead_folders(worker)
+        return lost
+
+    def _remove_dead_folders(self, worker: str) -> None:
+        with self._store.read() as tx:
+            workers = WorkerQueries(tx).list_workers(closed=False)
+        liveness.remove_dead_folders(self._folder, {worker, *(row.id for row in workers)})
 
     def _prune(self, manifest: Manifest) -> int:
+        end = time.monotonic() + CHORE_BUDGET
         removed = self._repeat_while_full(
-            lambda: upkeep.prune(self._store, self.settings, manifest.kinds)
+            lambda: upkeep.prune(
+                self._store, self.settings, manifest.kinds, lambda: time.monotonic() > end
+            )
         )
         self._store.reclaim_space()
         # If anything was removed there may be more: prune again with the next sweep.
@@ -246,3 +296,114 @@ class Chores:
     def remove_folders(self, worker: str) -> None:
         """Remove the work directories of our attempts."""
         shutil.rmtree(liveness.work_folder(self._folder, worker), ignore_errors=True)
+
+
+# --- Periodic tasks (notifications, alerts, metrics), on their own thread ---
+
+# Tasks that are due at about the same time run together: waking a thread costs an idle worker more
+# than the check itself.
+
+REST_FACTOR = 2  # a busy task rests twice as long as it ran, so that it cannot crowd out jobs
+EARLY = 0.05  # seconds that a task may run early, together with others
+THREAD_RETRY_DELAY = 1.0  # seconds
+
+
+class PeriodicTask(Protocol):
+    """Task that every worker runs from time to time."""
+
+    name: str
+    every: float  # seconds between runs while there is nothing to do
+
+    def run_once(self, store: Store) -> bool:
+        """Do one short step of at most about 20 ms. True: there is more to do.
+
+        Several workers run this at the same time. If another one is doing the work, return False
+        without waiting.
+        """
+        ...
+
+
+class Waker:
+    """Task that only checks a condition, and calls `wake` if it is true."""
+
+    def __init__(
+        self, name: str, every: float, check: Callable[[Store], bool], wake: Callable[[], None]
+    ) -> None:
+        self.name = name
+        self.every = every
+        self._check = check
+        self._wake = wake
+
+    def run_once(self, store: Store) -> bool:
+        """Check the condition once."""
+        if self._check(store):
+            self._wake()
+        return False
+
+
+class PeriodicTasks:
+    """The thread that runs the tasks."""
+
+    def __init__(self, tasks: Sequence[PeriodicTask], store: Store) -> None:
+        self._tasks = tasks
+        self._due = [0.0] * len(tasks)
+        self._store = store
+        self._stop = threading.Event()
+
+    async def run(self) -> None:
+        """Run the tasks until cancelled. Does not wait for a task that is running then.
+
+        Raises RuntimeError if the thread ends by itself.
+        """
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            while self._tasks and not self._start_thread(failed):  # noqa: ASYNC110 - a retry
+                await asyncio.sleep(THREAD_RETRY_DELAY)
+            await failed
+        finally:
+            self._stop.set()
+
+    def _start_thread(self, failed: asyncio.Future[None]) -> bool:
+        thread = threading.Thread(target=self._run_thread, args=(failed,), name="mulligan-periodic")
+        try:
+            thread.start()
+        except RuntimeError:
+            log.exception("cannot start the thread for periodic tasks; trying again")
+            return False
+        return True
+
+    def _run_thread(self, failed: asyncio.Future[None]) -> None:
+        try:
+            self._run_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - the supervisor must hear of any error
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                failed.get_loop().call_soon_threadsafe(_set_failed, failed, repr(error))
+
+    def _run_until_stopped(self) -> None:
+        while not self._stop.is_set():
+            now = time.monotonic()
+            for index, due in enumerate(list(self._due)):
+                if due - now < EARLY:
+                    pause = self._run_task(self._tasks[index])
+                    self._due[index] = time.monotonic() + pause
+            self._stop.wait(max(0.0, min(self._due) - time.monotonic()))
+
+    def _run_task(self, task: PeriodicTask) -> float:
+        """Run a task and return how long it rests. An error is logged and does not stop others."""
+        began = time.monotonic()
+        more = False
+        try:
+            if not self._stop.is_set():  # otherwise the store may be closed already
+                more = task.run_once(self._store)
+        except StoreUnavailable:
+            pass
+        except Exception:
+            log.exception("periodic task %s failed; it will be tried again", task.name)
+        if more:
+            return REST_FACTOR * (time.monotonic() - began)
+        return task.every
+
+
+def _set_failed(failed: asyncio.Future[None], error: str) -> None:
+    if not failed.done():
+        failed.set_exception(RuntimeError(f"the thread for periodic tasks has ended: {error}"))

@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
 
 from mulligan.core.attempt import Ended, Ending, Failure, Outcome
 from mulligan.core.durations import SECOND, Micros
-from mulligan.failures.codes import deadline_passed, memory_limit_exceeded, process_died, timed_out
+from mulligan.failures.codes import (
+    deadline_passed,
+    memory_limit_exceeded,
+    process_died,
+    stalled,
+    timed_out,
+)
 from mulligan.failures.redact import scrub
+from mulligan.worker.recording import build_log, encode_records
+from mulligan.worker.stacks import format_stacks, place_of
 from mulligan.worker.supervisor.runner_process import (
     ActiveAttempt,
     KillReason,
@@ -25,11 +34,18 @@ REFUSED_DELAY = 5 * SECOND  # before a job that its runner could not accept is c
 
 
 def stopped_ending(
-    attempt: ActiveAttempt, reason: StopReason, now: Micros, *, cost: float = 0.0
+    attempt: ActiveAttempt,
+    reason: StopReason,
+    now: Micros,
+    *,
+    cost: float = 0.0,
+    started: bool = False,
 ) -> Ending:
     """Return the ending of an attempt that stopped because the supervisor requested it."""
     outcome = _stopped_outcome(attempt, reason)
-    return Ending(attempt.lease, outcome._replace(ended_at=now, cost=cost))
+    interrupted = started and outcome.ended is Ended.RELEASED
+    outcome = outcome._replace(ended_at=now, cost=cost, interrupted=interrupted)
+    return Ending(attempt.lease, outcome)
 
 
 def refused_ending(attempt: ActiveAttempt, now: Micros) -> Ending:
@@ -47,13 +63,19 @@ def refused_ending(attempt: ActiveAttempt, now: Micros) -> Ending:
 
 
 def _stopped_outcome(attempt: ActiveAttempt, reason: StopReason) -> Outcome:
+    kind = attempt.lease.kind
+    place = place_of(attempt.stacks or ())
     match reason:
         case StopReason.TIMEOUT:
-            return Outcome(Ended.FAILED, failure=timed_out(attempt.timeout / SECOND))
+            failure = timed_out(attempt.timeout / SECOND, kind, place)
+            return Outcome(Ended.FAILED, failure=failure)
+        case StopReason.STALL:
+            failure = stalled((attempt.spec.stall or 0) / SECOND, kind, place)
+            return Outcome(Ended.FAILED, failure=failure)
         case StopReason.DEADLINE:
             return Outcome(Ended.FAILED, failure=deadline_passed(), final=True)
         case StopReason.MEMORY:
-            failure = memory_limit_exceeded(attempt.memory_limit or 0, attempt.peak_memory)
+            failure = memory_limit_exceeded(attempt.memory_limit or 0, attempt.peak_memory, kind)
             return Outcome(Ended.FAILED, failure=failure)
         case StopReason.CANCEL:
             return Outcome(Ended.CANCELLED, reason=attempt.lease.cancel_reason or "cancelled")
@@ -67,11 +89,46 @@ def endings_after_death(
     death: RunnerDeath,
     runner: RunnerProcess,
     now: Micros,
+    *,
+    in_hook: bool = False,
 ) -> list[Ending]:
-    """Return the endings of all attempts of a dead runner."""
+    """Return the endings of all attempts of a dead runner. `in_hook`: a hook of the app ran."""
+    if in_hook:
+        return [_ending_after_hook(attempt, started, now) for attempt in attempts]
     started_count = len([attempt for attempt in attempts if attempt.seq in started])
-    failure = _death_failure(death, shared=started_count > 1)
-    return [_ending_after_death(attempt, started, failure, runner, now) for attempt in attempts]
+    oom = death.signal == SIGKILL and oom_count_rose()
+    endings = []
+    for attempt in attempts:
+        runner.read_stacks(attempt)
+        failure = _death_failure(attempt, death, oom=oom, shared=started_count > 1)
+        ending = _ending_after_death(attempt, started, failure, runner, now)
+        records = runner.status_page.records(attempt.seq, attempt.spec.log)
+        endings.append(with_log(attempt, ending, encode_records(records)))
+    return endings
+
+
+def with_log(attempt: ActiveAttempt, ending: Ending, records: str) -> Ending:
+    """Add the last records and the stacks of an attempt, if it has failed or was cancelled."""
+    outcome = ending.outcome
+    if outcome.failure is None and outcome.ended is not Ended.CANCELLED:
+        return ending
+    log = build_log(records, format_stacks(attempt.stacks or ()))
+    return ending._replace(outcome=outcome._replace(log=log)) if log else ending
+
+
+def _ending_after_hook(attempt: ActiveAttempt, started: frozenset[int], now: Micros) -> Ending:
+    """Return the ending of an attempt whose runner died while a hook ran: it is not charged.
+
+    Each attempt runs alone next, so that it is certain what ends its process again.
+    """
+    outcome = Outcome(
+        Ended.RELEASED,
+        reason="the process ended while a hook of the app ran",
+        alone=True,
+        ended_at=now,
+        interrupted=attempt.seq in started,
+    )
+    return Ending(attempt.lease, outcome)
 
 
 def _ending_after_death(
@@ -86,20 +143,28 @@ def _ending_after_death(
     if runner.kill_reason is KillReason.UNRESPONSIVE:
         # It is unknown which attempt blocked the event loop: charge none, run each one alone next.
         outcome = Outcome(
-            Ended.RELEASED, reason="the runner stopped responding", alone=True, ended_at=now
+            Ended.RELEASED,
+            reason="the runner stopped responding",
+            alone=True,
+            ended_at=now,
+            interrupted=True,
         )
         return Ending(attempt.lease, outcome)
     if runner.kill_reason is not None:
-        return stopped_ending(attempt, attempt.stop_reason or StopReason.RELEASE, now)
+        reason = attempt.stop_reason or StopReason.RELEASE
+        return stopped_ending(attempt, reason, now, started=True)
     return Ending(attempt.lease, Outcome(Ended.LOST, failure=failure, ended_at=now))
 
 
-def _death_failure(death: RunnerDeath, *, shared: bool) -> Failure:
+def _death_failure(
+    attempt: ActiveAttempt, death: RunnerDeath, *, oom: bool, shared: bool
+) -> Failure:
     failure = process_died(
+        attempt.lease.kind,
         signal=death.signal,
         exit_code=death.exit_code,
         peak_rss=death.peak_rss or None,
-        oom=death.signal == 9 and oom_count_rose(),
+        oom=oom,
         shared=shared,
     )
     if not death.stderr.strip():

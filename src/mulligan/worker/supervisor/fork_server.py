@@ -232,6 +232,10 @@ class ForkServer:
 
     def reap_orphans(self) -> None:
         """Reap adopted orphans that have ended."""
+        if _adopts_all_orphans():
+            self._orphans |= _main_thread_children() or set()
+        if self._process is not None:
+            self._orphans.discard(self._process.pid)
         # Never a runner: its exit status is evidence.
         self._orphans -= self._runner_pids()
         for pid in list(self._orphans):
@@ -258,6 +262,11 @@ def _wait_for_pid(wire: socket.socket) -> int:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     wire.sendall(b"\0")
     return pid
+
+
+def _adopts_all_orphans() -> bool:
+    """True if orphans of all our processes become our children, as for process 1 of a container."""
+    return sys.platform == "linux" and (os.getpid() == 1 or _get_subreaper() == 1)
 
 
 def _main_thread_children() -> set[int] | None:

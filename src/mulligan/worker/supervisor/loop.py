@@ -25,12 +25,13 @@ from typing import Any, TypeVar
 from mulligan.config import WorkerSection
 from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.errors import StoreUnavailable
+from mulligan.core.errors import StatementAborted, StoreUnavailable
 from mulligan.guards.capacity import SlotLimits
 from mulligan.manifest.specs import Manifest
 from mulligan.storage.base import HintListener
-from mulligan.worker.fast.second_writer import SecondWriter
+from mulligan.worker.protocol import split_by_size
 from mulligan.worker.supervisor.runners import Runners
+from mulligan.worker.supervisor.second_writer import SecondWriter
 from mulligan.worker.supervisor.slots import HeldSlots, count_without_deliveries
 from mulligan.worker.supervisor.transactions import (
     LoopTransactions,
@@ -42,7 +43,10 @@ log = logging.getLogger("mulligan.worker")
 
 CLOCK_JUMP = SECOND  # change of the store's clock that the event loop must know
 MIN_PAUSE = 0.001  # seconds until a job that is almost due
+DEFERRED_WAIT = 5.0  # seconds until an ending whose statement was aborted is tried again
 OUTAGE_WAIT = (0.1, 2.0)  # seconds between tries while the database does not answer
+GATHER = 0.05  # seconds between transactions while the runners have work for twice as long
+MAX_RESULTS = 1 << 25  # characters of results in one transaction, unless one is larger
 NO_SLOTS = SlotLimits(free=0, per_dependency=0, in_use={}, deliveries=0)
 
 T = TypeVar("T")
@@ -98,9 +102,12 @@ class Mailbox:
         """Change the mail in a block, then wake the thread."""
         with self._lock:
             yield self._mail
-            if not self._is_signalled:
-                self._is_signalled = True
-                os.write(self._signal_fd, b"\0")
+            self._signal()
+
+    def _signal(self) -> None:
+        if not self._is_signalled:
+            self._is_signalled = True
+            os.write(self._signal_fd, b"\0")
 
     def unwritten(self) -> list[Ending]:
         """Return the endings in the mailbox: they are not durable yet."""
@@ -125,7 +132,10 @@ class Mailbox:
             return self._mail.stopping
 
     def take(self) -> Mail:
-        """Return the mail. The thread counts as busy until `rest`."""
+        """Return the mail. The thread counts as busy until `rest`.
+
+        Of many large results only the first: a statement has a limit of size and of time.
+        """
         with self._lock:
             self._thread_is_busy = True
             mail, last = self._mail, self._mail
@@ -133,7 +143,7 @@ class Mailbox:
             if self._is_signalled:
                 os.read(self.wake_fd, 1)
                 self._is_signalled = False
-            mail.endings = list(last.endings)
+            mail.endings = first_chunk(last.endings)
             mail.progress = list(last.progress)
             return mail
 
@@ -147,6 +157,8 @@ class Mailbox:
         with self._lock:
             del self._mail.endings[: len(mail.endings)]
             del self._mail.progress[: len(mail.progress)]
+            if self._mail.endings:
+                self._signal()
 
     def posted(self) -> None:
         """Count a result that the event loop must handle."""
@@ -203,8 +215,11 @@ class WorkLoop:
         self._slots = HeldSlots(settings.concurrency)
         self._hinted = False  # a hint came since the last claim
         self._next_poll = 0.0
+        self._gather_until = 0.0  # the next transaction begins no earlier
         self._retry_at = 0.0  # end of the wait after an outage
         self._outage_wait = 0.0
+        self._deferred: list[Ending] = []  # their statements were aborted; oldest first
+        self._deferred_until = 0.0
         # The result of a transaction was lost: the next one looks for leases we do not know of.
         self._must_reconcile = False
 
@@ -276,6 +291,9 @@ class WorkLoop:
     @property
     def unwritten(self) -> list[Ending]:
         """Endings that are not durable yet. They exist only in this process."""
+        return self._deferred + self._unwritten_on_time()
+
+    def _unwritten_on_time(self) -> list[Ending]:
         if self._second_writer is None:
             return self._mailbox.unwritten()
         # In this order: the second writer puts a failed batch into the mailbox before it lets go.
@@ -326,6 +344,7 @@ class WorkLoop:
     def _run_step(self, listener: HintListener) -> bool:
         """Wait for something to do, and do it. False: the loop has ended."""
         self._mailbox.rest()
+        self._gather()
         if listener.wait(max(0.0, self._next_poll - time.monotonic()), self._mailbox.wake_fd):
             self._hinted = True
             self._on_hint()
@@ -346,7 +365,15 @@ class WorkLoop:
             self._next_poll = time.monotonic() + self._settings.poll
         elif mail.stopping or time.monotonic() >= self._retry_at:
             self._work(self._transactions, mail)
+            if self._deferred and time.monotonic() >= self._deferred_until:
+                self._settle_deferred(self._transactions)
         return not stopping
+
+    def _gather(self) -> None:
+        """Let endings gather for one transaction, which costs as much as some 20 jobs."""
+        pause = self._gather_until - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
 
     def _attach(self, transactions: LoopTransactions, manifest: Manifest) -> None:
         self._transactions = transactions
@@ -374,6 +401,7 @@ class WorkLoop:
             if is_poll:
                 self._next_poll = now + self._settings.poll
             return
+        self._gather_until = 0.0
         try:
             result = transactions.settle_and_claim(
                 mail.endings,
@@ -384,6 +412,9 @@ class WorkLoop:
                 hinted=self._hinted,
                 slots=self._slots.limits() if may_claim else NO_SLOTS,
             )
+        except StatementAborted as error:
+            log.warning("%s; settling %d endings one by one", error, len(ended))
+            self._settle_one_by_one(transactions, mail, ended)
         except StoreUnavailable as outage:
             self._slots.add(ended, transactions.is_suspect)
             self._wait_for_store(outage)
@@ -392,6 +423,8 @@ class WorkLoop:
             self._settle_one_by_one(transactions, mail, ended)
         else:
             self._apply_result(transactions, mail, result, free)
+            if self._slots.work_ahead() > 2 * GATHER:
+                self._gather_until = now + GATHER
 
     def _known_fences(
         self, transactions: LoopTransactions, ended: Sequence[Lease]
@@ -457,7 +490,7 @@ class WorkLoop:
         """Settle each ending in its own transaction, so that a refused one does not stop others."""
         self._retry_after(OUTAGE_WAIT[1])
         try:
-            transactions.settle_each(mail.endings, self._clock())
+            self._defer(transactions, transactions.settle_each(mail.endings, self._clock()))
         except StoreUnavailable as outage:
             self._slots.add(ended, transactions.is_suspect)
             self._wait_for_store(outage)
@@ -466,6 +499,24 @@ class WorkLoop:
             self._mailbox.remove_durable(mail)
         else:
             self._mailbox.remove_durable(mail)
+
+    def _defer(self, transactions: LoopTransactions, endings: list[Ending]) -> None:
+        """Keep endings whose statement was aborted apart, so that they delay no others."""
+        self._slots.add([ending.lease for ending in endings], transactions.is_suspect)
+        self._deferred += endings
+        self._deferred_until = time.monotonic() + DEFERRED_WAIT
+
+    def _settle_deferred(self, transactions: LoopTransactions) -> None:
+        """Try one deferred ending again."""
+        ending = self._deferred[0]
+        aborted = [ending]
+        try:
+            aborted = transactions.settle_each([ending], self._clock())
+        except StoreUnavailable as outage:
+            self._wait_for_store(outage)
+        self._slots.remove([ending.lease.fence])
+        self._defer(transactions, aborted)  # first: until then it must be in `unwritten`
+        del self._deferred[0]
 
     def _wait_for_store(self, outage: StoreUnavailable) -> None:
         """Wait before the next try; longer each time."""
@@ -479,6 +530,14 @@ class WorkLoop:
         """Begin no transaction earlier. The next one looks for leases we do not know of."""
         self._must_reconcile = True
         self._retry_at = self._next_poll = time.monotonic() + seconds
+
+
+def first_chunk(endings: Sequence[Ending]) -> list[Ending]:
+    """Return as many endings as one transaction may write, by the size of their results."""
+    sizes = [len(ending.outcome.result or "") for ending in endings]
+    if sum(sizes) <= MAX_RESULTS:
+        return list(endings)
+    return list(next(split_by_size(endings, sizes, MAX_RESULTS)))
 
 
 def _run_call(function: Callable[[], T], future: Future[T]) -> None:

@@ -22,35 +22,35 @@ from typing import Any
 
 from mulligan.config import Settings, read_settings
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.errors import StoreUnavailable
+from mulligan.core.errors import StatementAborted, StoreUnavailable
 from mulligan.core.format import mask_password
 from mulligan.core.ids import new_id
 from mulligan.core.job import WorkerRow
 from mulligan.failures.redact import remove_secrets
-from mulligan.guards.observer import build_kind_observer
+from mulligan.guards.kind_observer import build_kind_observer
 from mulligan.manifest.specs import SYSTEM_PREFIX, Manifest
 from mulligan.operations import chore as operations
+from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage import same_database
 from mulligan.storage.base import Store
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.liveness import LivenessFile, state_folder, work_folder
-from mulligan.worker.queries import warm_up
-from mulligan.worker.registry import worker_row
+from mulligan.worker.protocol import HookFault
+from mulligan.worker.queries import new_worker_row, warm_up
 from mulligan.worker.startup import finish_loading
-from mulligan.worker.supervisor.chores import Chores
+from mulligan.worker.supervisor.chores import Chores, PeriodicTask, PeriodicTasks, Waker
 from mulligan.worker.supervisor.deaths import oom_count_rose
 from mulligan.worker.supervisor.loop import OUTAGE_WAIT, WorkLoop
-from mulligan.worker.supervisor.periodic import PeriodicTask, PeriodicTasks, Waker
 from mulligan.worker.supervisor.runner_process import (
     ActiveAttempt,
     KillReason,
     RunnerCommand,
     StopReason,
+    stderr_forwarder,
 )
 from mulligan.worker.supervisor.runners import TICK, AppLoadFailed, Runners
-from mulligan.worker.supervisor.stderr import stderr_forwarder
-from mulligan.worker.supervisor.transactions import LoopTransactions
+from mulligan.worker.supervisor.transactions import MAX_ABORTS, LoopTransactions
 
 log = logging.getLogger("mulligan.worker")
 
@@ -59,6 +59,7 @@ OPERATIONS_INTERVAL = 1.0  # seconds between steps of operations
 OPERATIONS_IDLE_INTERVAL = 5.0  # seconds between checks for new operations
 STATEMENT_LIMIT = 10.0  # seconds; then the connection counts as broken
 FIRST_SWEEP = 1.0  # seconds after the start
+TOUCH_INTERVAL = 5.0  # seconds between touches of the liveness file
 IDLE_TICK = 2.0  # seconds between checks of limits while nothing runs
 CLOCK_JUMP = 5 * SECOND  # change of the store's clock that starts a full sweep
 
@@ -73,6 +74,7 @@ class WorkerOptions:
 
     app: str
     queues: frozenset[str] | None = None
+    canary: float | None = None  # share of each kind until the release is judged
     runner_module: str = "mulligan.worker.runner"
     periodic_tasks: tuple[PeriodicTask, ...] = ()  # notifications, alerts, metrics
 
@@ -88,6 +90,7 @@ class Supervisor:
         self._registered = False  # the row of this worker may exist
         # Difference of the store's clock and the monotonic clock; a guess until the store answers.
         self._clock_offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+        self._release_counter = ReleaseCounter()
         self._operating = False
         self._guards_folded = time.monotonic()
 
@@ -102,6 +105,7 @@ class Supervisor:
         self._clock_offset = now - time.monotonic_ns() // 1000
         if abs(self._clock_offset - before) > CLOCK_JUMP:
             # The clock was set: deadlines and retention may be due now.
+            self._chores.note_clock_jump(time.monotonic_ns() // 1000 + before)
             self._chores.request_full_sweep()
             self._sweep_now.set()
 
@@ -148,7 +152,8 @@ class Supervisor:
     def _start_tasks(self) -> list[asyncio.Task[None]]:
         """Start all loops; the claim/settle loop first."""
         periodic = PeriodicTasks(
-            (*self._options.periodic_tasks, self._operations_waker()), self._store
+            (*self._options.periodic_tasks, self._release_counter, self._operations_waker()),
+            self._store,
         )
         loops = (
             self._work_loop.run(),
@@ -211,13 +216,21 @@ class Supervisor:
         await self._chore_until_done(partial(self._chores.register, self._row(manifest), manifest))
         self._work_loop.attach(self._runners, self._transactions, manifest)
         kinds = sum(not name.startswith(SYSTEM_PREFIX) for name in manifest.kinds)
+        noun = "kind" if kinds == 1 else "kinds"
         log.info(
-            "worker %s: %s, concurrency %d, %s",
+            "worker %s: %d %s, concurrency %d, %s",
             self.worker,
-            "1 kind" if kinds == 1 else f"{kinds} kinds",
+            kinds,
+            noun,
             self._settings.worker.concurrency,
             self._store.url,
         )
+        if not kinds:
+            log.warning(
+                "%s has no kinds, so this worker will run nothing: import the modules with "
+                "@app.job where the app is loaded, for example at the end of its module",
+                self._options.app,
+            )
 
     def _create_runners(self, folder: Path) -> Runners:
         command = RunnerCommand(
@@ -228,13 +241,19 @@ class Supervisor:
         runners.on_checkpoint = self._write_checkpoint
         runners.on_death = self._on_runner_death
         runners.on_recall = self._work_loop.stop_prefetch
+        runners.hook_watch.on_faults = self._on_hook_faults
         return runners
 
     def _create_transactions(self, manifest: Manifest) -> None:
         policies = EffectivePolicies(
             self._settings.retry, manifest.kinds_with_rules, manifest.queues
         )
-        claimer = create_claimer(self.worker, manifest, self._options.queues)
+        canary = self._options.canary
+        if canary is not None and not manifest.release:
+            message = "--canary needs a release. Set MULLIGAN_RELEASE."
+            raise AppLoadFailed(message)
+        claimer = create_claimer(self.worker, manifest, self._options.queues, canary)
+        self._release_counter.release = manifest.release
         self._runners.on_manifest = self._work_loop.apply_manifest
         self._runners.all_written = lambda: self._work_loop.all_written
         self._transactions = LoopTransactions(
@@ -242,6 +261,7 @@ class Supervisor:
             policies,
             claimer,
             build_kind_observer(self._settings.guards),
+            self._release_counter,
         )
         self._runners.is_suspect = self._transactions.is_suspect
 
@@ -265,7 +285,7 @@ class Supervisor:
     def _row(self, manifest: Manifest) -> WorkerRow:
         queues = self._options.queues or frozenset()
         concurrency = self._settings.worker.concurrency
-        return worker_row(
+        return new_worker_row(
             self.worker, self._liveness_file, manifest, self._settings, queues, concurrency
         )
 
@@ -312,7 +332,12 @@ class Supervisor:
     # --- Limits, progress, checkpoints ---
 
     async def _tick_loop(self) -> None:
-        """Check the limits of running attempts; rarely while nothing runs."""
+        """Check the limits of running attempts; rarely while nothing runs.
+
+        Every few seconds touch the liveness file: its time shows that this loop runs, whatever the
+        database does.
+        """
+        touched = 0.0
         while True:
             if not self._runners.count:
                 self._runners.activity.clear()
@@ -321,6 +346,9 @@ class Supervisor:
                 timer.cancel()
             await asyncio.sleep(TICK)
             self._runners.tick()
+            if time.monotonic() - touched >= TOUCH_INTERVAL:
+                touched = time.monotonic()
+                self._liveness_file.touch()
 
     def _on_progress(self, attempt: ActiveAttempt, fraction: float | None, message: str) -> None:
         self._work_loop.progress[attempt.lease.fence] = (fraction, message)
@@ -331,10 +359,15 @@ class Supervisor:
         write = partial(
             self._chores.write_checkpoint, lease.id, lease.worker, lease.token, name, value
         )
+        aborts = 0
         while True:
             try:
                 written = await self._work_loop.submit(write)
-            except StoreUnavailable:
+            except StoreUnavailable as outage:
+                aborts += isinstance(outage, StatementAborted)
+                if aborts >= MAX_ABORTS:
+                    log.error("job %s: checkpoint %r is not saved: %s", lease.id, name, outage)  # noqa: TRY400 - one line is enough
+                    return False
                 await asyncio.sleep(OUTAGE_WAIT[1])
                 continue
             except Exception:
@@ -408,6 +441,8 @@ class Supervisor:
         """Run a chore and log its error: it is tried again next time, and must not stop others."""
         try:
             await chore
+        except StatementAborted as error:
+            log.warning("a chore failed; it will be tried again: %s", error)
         except StoreUnavailable:
             return
         except AppLoadFailed:
@@ -449,6 +484,9 @@ class Supervisor:
     def _on_runner_death(self, evidence: dict[str, Any]) -> None:
         """Record the death as an event, if the database is available."""
         self._chore_thread.submit(self._chores.record_runner_death, self.worker, evidence)
+
+    def _on_hook_faults(self, faults: list[HookFault]) -> None:
+        self._chore_thread.submit(self._chores.record_hook_faults, self.worker, faults)
 
     async def _write_progress(self) -> None:
         progress = self._work_loop.progress
@@ -552,6 +590,9 @@ class Supervisor:
                     self._transactions.release_all,
                     endings,
                     self.clock(),
+                )
+                await self._loop.run_in_executor(
+                    self._renew_thread, self._release_counter.run_once, self._store
                 )
                 await self._loop.run_in_executor(
                     self._renew_thread, self._chores.close_worker, self.worker

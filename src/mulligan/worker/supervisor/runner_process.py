@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import resource  # noqa: F401 - os.wait4 imports it, perhaps when no descriptor is left
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,20 +24,32 @@ from mulligan.config import LogSection
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
+from mulligan.failures.redact import remove_secrets
 from mulligan.manifest.specs import KindSpec
 from mulligan.retries.policy import parse_job_settings
 from mulligan.worker.liveness import MARK, kill_marked_with_retry, kill_session, remove_workdir
-from mulligan.worker.protocol import StatusPage, Wire, WireClosed, leases_to_wire
+from mulligan.worker.protocol import (
+    CHUNK_SIZE,
+    Wire,
+    WireClosed,
+    leases_to_wire,
+    split_by_size,
+)
+from mulligan.worker.stacks import DUMP_SIGNAL, MAX_DUMP, Stack, parse_dump
+from mulligan.worker.status_page import PAGE_SUFFIX, Running, StatusPage
 from mulligan.worker.supervisor.fork_server import ForkedProcess, ForkReply, ForkServer
-from mulligan.worker.supervisor.stderr import stderr_forwarder
 
 log = logging.getLogger("mulligan.worker")
 
 STDERR_TAIL = 4096  # bytes kept as evidence
 MAX_LINE = 262_144  # bytes of an unfinished stderr line that are held back
+HOOK_GRACE = 3.0  # seconds after the time limit of a hook until its runner is killed
 STALE_HEARTBEAT_NS = 1_750_000_000  # a responsive event loop writes one every 0.5 s
 LOAD_LIMIT_NS = 600_000_000_000  # for importing the app and `on_start`
+STACKS_LIMIT_NS = 1_500_000_000  # until the stacks of an attempt are given up
 EXIT_LIMIT_NS = 10_000_000_000  # for `on_stop`
+# Kernels before 5.3, and containers whose seccomp profile forbids the call.
+NO_PIDFD = (errno.ENOSYS, errno.EPERM)
 # Errors from decoding bytes that are not one of our messages.
 GARBLED = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 
@@ -43,10 +58,21 @@ class StopReason(StrEnum):
     """Why the supervisor requested an attempt to stop."""
 
     TIMEOUT = "timeout"
+    STALL = "stall"
     DEADLINE = "deadline"
     CANCEL = "cancel"
     MEMORY = "memory"
     RELEASE = "release"  # queue it again, uncharged
+
+    @property
+    def needs_stacks(self) -> bool:
+        """True if the stacks of the attempt say why it had to be stopped."""
+        return self in {
+            StopReason.TIMEOUT,
+            StopReason.STALL,
+            StopReason.DEADLINE,
+            StopReason.CANCEL,
+        }
 
 
 class KillReason(StrEnum):
@@ -55,6 +81,7 @@ class KillReason(StrEnum):
     TIME_LIMIT = "an attempt did not stop in time"
     MEMORY_LIMIT = "memory limit"
     UNRESPONSIVE = "unresponsive"
+    HOOK = "a hook did not return"
     OVERDUE = "did not load or exit in time"
     LOAD_FAILED = "the app could not be loaded"
     WORKER_LOST = "its worker was declared lost"
@@ -72,8 +99,12 @@ class ActiveAttempt:
     stop_reason: StopReason | None = None
     stop_requested_ns: int = 0
     suspect: bool = False  # one more loss would make it dead: it may be what kills runners
+    shared: bool = False  # while it waits: it needs no single-use runner, only a successor
     recalled: bool = False  # requested back, if it has not started
     peak_memory: int = 0  # bytes, measured only if there is a memory limit
+    stacks: list[Stack] | None = None  # when it was requested to stop; None: not known yet
+    thread: int = 0  # identifier of its thread, when the dump was requested
+    dump_requested_ns: int = 0  # when the runner was made to write the stacks of all its threads
 
     @property
     def timeout(self) -> Micros:
@@ -84,6 +115,12 @@ class ActiveAttempt:
     def memory_limit(self) -> int | None:
         """Memory limit in bytes: of an escalation step, else of the kind."""
         return self._overrides().get("memory_limit") or self.spec.memory_limit
+
+    def awaits_stacks(self, now_ns: int) -> bool:
+        """True while the stacks of an attempt that must stop may still arrive."""
+        if self.stop_reason is None or not self.stop_reason.needs_stacks:
+            return False
+        return self.stacks is None and now_ns - self.stop_requested_ns < STACKS_LIMIT_NS
 
     def _overrides(self) -> dict[str, Any]:
         return parse_job_settings(self.lease.settings) if self.lease.settings else {}
@@ -108,6 +145,7 @@ class RunnerCommand:
     log: LogSection = field(default_factory=LogSection)
     runner: str = "mulligan.worker.runner"  # the module to run
     env: dict[str, str] = field(default_factory=dict)
+    hooks_off: list[str] = field(default_factory=list)  # hooks of the app that ended runners
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of a runner, without its mark."""
@@ -134,7 +172,11 @@ class RunnerCommand:
             self.log.level,
             "--log-format",
             self.log.format,
+            *self._hook_arguments(),
         ]
+
+    def _hook_arguments(self) -> list[str]:
+        return ["--hooks-off", ",".join(self.hooks_off)] if self.hooks_off else []
 
     def mark(self, name: str) -> str:
         """Return the mark by which all processes of a runner are found."""
@@ -164,16 +206,23 @@ class RunnerProcess:
         # Attempts of jobs with dependencies: few, and read with every claim.
         self.dependency_users: dict[int, ActiveAttempt] = {}
         self.ready = False
+        self.jobs_given = 0
+        self.needs_successor = False  # it nears a limit after which runners are replaced
+        self.memory_excess = ""  # how much memory it uses, if that is too much
+        self.recycled = False  # it has reached one: no more jobs; it exits when its last one ends
         self.retiring_since_ns = 0  # since when it gets no more jobs and is expected to exit
         self.kill_reason: KillReason | None = None
         self.load_error = ""  # why it could not load the app
+        self.hooks: list[tuple[str, float]] = []  # of its app: name and time limit in seconds
+        self.needs_failures = False  # that the supervisor has found: for hooks or for traces
         self._unreadable = False  # its connection failed; further messages are ignored
         self._stderr = bytearray()
         self._unfinished_line = bytearray()
         self.started_ns = time.monotonic_ns()
         # If the process cannot be started, close every descriptor: they may be the reason.
         with contextlib.ExitStack() as undo:
-            self.status_page = StatusPage.create(self.slots)
+            self.page_file = command.folder / f"{name}{PAGE_SUFFIX}"
+            self.status_page = StatusPage.create(self.slots, self.page_file)
             undo.callback(self.status_page.close)
             started = self._fork(command, fork_server) if fork_server is not None else None
             process, connection = started or self._spawn(command)
@@ -229,7 +278,14 @@ class RunnerProcess:
         if self._pidfd >= 0:
             loop.add_reader(self._pidfd, on_exit, self)
         else:
-            loop.run_in_executor(None, self.process.wait).add_done_callback(lambda _: on_exit(self))
+            # Not on a shared thread pool: other runners would occupy its threads until they end.
+            wait = partial(self._wait_for_exit, on_exit)
+            threading.Thread(target=wait, name=f"mulligan-wait-{self.name}", daemon=True).start()
+
+    def _wait_for_exit(self, on_exit: Callable[[RunnerProcess], None]) -> None:
+        self.process.wait()
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(on_exit, self)
 
     def _open_pidfd(self) -> int:
         """Return a descriptor that becomes readable at exit; -1 where the system has none.
@@ -240,7 +296,9 @@ class RunnerProcess:
             return -1
         try:
             return os.pidfd_open(self.pid)
-        except OSError:
+        except OSError as error:
+            if error.errno in NO_PIDFD:
+                return -1
             kill_session(self.pid)
             self.process.wait()
             self._pidfd = -1
@@ -323,7 +381,10 @@ class RunnerProcess:
     def detach(self) -> None:
         """Close all descriptors of this runner."""
         stderr = self.process.stderr
-        for fd in (self.wire.fileno(), self._pidfd, stderr.fileno() if stderr else -1):
+        descriptors = [self.wire.fileno(), self._pidfd]
+        if stderr:
+            descriptors.append(stderr.fileno())
+        for fd in descriptors:
             if fd >= 0:
                 self._loop.remove_reader(fd)
                 self._loop.remove_writer(fd)
@@ -353,9 +414,15 @@ class RunnerProcess:
     def run(self, work: Sequence[tuple[ActiveAttempt, PreviousAttempts | None]]) -> None:
         """Send attempts to the runner, each with the previous attempts of its job."""
         self.attempts.update([(attempt.seq, attempt) for attempt, _ in work])
+        self.jobs_given += len(work)
         self.dependency_users.update(
             [(attempt.seq, attempt) for attempt, _ in work if attempt.lease.uses]
         )
+        sizes = [_work_size(attempt, previous) for attempt, previous in work]
+        for chunk in split_by_size(work, sizes, CHUNK_SIZE):
+            self._send_work(chunk)
+
+    def _send_work(self, work: Sequence[tuple[ActiveAttempt, PreviousAttempts | None]]) -> None:
         history = {attempt.seq: previous for attempt, previous in work if previous is not None}
         seqs = [attempt.seq for attempt, _ in work]
         self.send(leases_to_wire(seqs, [attempt.lease for attempt, _ in work], history))
@@ -372,13 +439,44 @@ class RunnerProcess:
         if attempt.stop_reason is None:
             attempt.stop_reason = reason
             attempt.stop_requested_ns = time.monotonic_ns()
-            self.send(["stop", attempt.seq])
+            self.send(["stop", attempt.seq, reason.needs_stacks])
 
     def recall(self, attempt: ActiveAttempt) -> None:
         """Request an attempt back if it has not started. One that has started continues."""
         if not attempt.recalled and attempt.stop_reason is None:
             attempt.recalled = True
             self.send(["recall", attempt.seq])
+
+    def set_stacks(self, seq: int, stacks: list[Stack]) -> None:
+        """Keep the stacks that the runner has sent of an attempt."""
+        if seq in self.attempts:
+            self.attempts[seq].stacks = stacks
+
+    def request_dump(self) -> None:
+        """Make the runner write the stacks of all its threads after the end of the status page.
+
+        It does so in a signal handler, even while a handler holds the GIL. Both processes share
+        the position in the file.
+        """
+        page = self.status_page
+        with contextlib.suppress(OSError):
+            os.ftruncate(page.fd, page.size)
+            os.lseek(page.fd, page.size, os.SEEK_SET)
+            os.kill(self.pid, DUMP_SIGNAL)
+
+    def read_dump(self) -> str:
+        """Return what the runner has written since `request_dump`."""
+        try:
+            dump = os.pread(self.status_page.fd, MAX_DUMP, self.status_page.size)
+        except OSError:
+            return ""
+        return dump.decode("utf-8", "replace")
+
+    def read_stacks(self, attempt: ActiveAttempt) -> None:
+        """Read the stacks of an attempt from the dump, if it has been written."""
+        dump = self.read_dump()
+        if attempt.dump_requested_ns and attempt.stacks is None and dump:
+            attempt.stacks = parse_dump(dump, attempt.thread)
 
     def drain(self) -> None:
         """Let the runner exit once it has no attempts."""
@@ -394,7 +492,7 @@ class RunnerProcess:
     @property
     def is_retiring(self) -> bool:
         """True if the runner gets no more jobs and is expected to exit."""
-        return bool(self.retiring_since_ns) or self.kill_reason is not None
+        return self.recycled or bool(self.retiring_since_ns) or self.kill_reason is not None
 
     @property
     def is_available(self) -> bool:
@@ -411,12 +509,36 @@ class RunnerProcess:
         started = {
             seq for seq, attempt in self.attempts.items() if seq <= highest and not attempt.recalled
         }
-        return frozenset(started | self.running_since().keys())
+        return frozenset(started - self.before_handler() | self.running().keys())
 
-    def running_since(self) -> dict[int, int]:
-        """Return when each running attempt started, by seq. Prefetched ones are not included."""
+    def before_handler(self) -> set[int]:
+        """Return the seqs of attempts whose hooks run, and whose handlers have not started."""
+        return self.status_page.before_handler() if self.hooks else set()
+
+    def running_hooks(self) -> dict[str, int]:
+        """Return the hooks that run, by name, and since when the one that runs longest does."""
+        found: dict[str, int] = {}
+        for call in self.status_page.hook_calls() if self.hooks else ():
+            name = self.hooks[call.number][0]
+            found[name] = min(call.since_ns, found.get(name, call.since_ns))
+        return found
+
+    def busy_slots(self) -> int:
+        """Return how many slots run a handler or a hook."""
+        return self.status_page.busy_slots()
+
+    def has_late_hook(self, now_ns: int) -> bool:
+        """True if a hook exceeds its time limit, and the runner could not leave it behind."""
+        limits = dict(self.hooks)
+        return any(
+            now_ns - since > (limits[name] + HOOK_GRACE) * 1e9
+            for name, since in self.running_hooks().items()
+        )
+
+    def running(self) -> dict[int, Running]:
+        """Return what the page says of each running attempt, by seq, without prefetched ones."""
         return {
-            running.seq: running.since_ns
+            running.seq: running
             for running in self.status_page.running()
             if running.seq in self.attempts
         }
@@ -428,6 +550,14 @@ class RunnerProcess:
         if not self.retiring_since_ns or self.attempts:
             return False
         return now_ns - self.retiring_since_ns > EXIT_LIMIT_NS
+
+
+def _work_size(attempt: ActiveAttempt, previous: PreviousAttempts | None) -> int:
+    """Return how many characters an attempt adds to a message."""
+    size = len(attempt.lease.payload)
+    if previous is not None:
+        size += sum(map(len, previous.checkpoints.values()))
+    return size
 
 
 # --- After the death of a runner ---
@@ -450,3 +580,69 @@ def clean_up(command: RunnerCommand, mark: str, lost: Sequence[ActiveAttempt]) -
     kill_marked_with_retry(mark)
     for attempt in lost:
         remove_workdir(command.folder, attempt.lease)
+
+
+# --- Standard error of runners ---
+
+MAX_PENDING = 8 * 1024 * 1024  # bytes; output beyond that is dropped while nothing reads
+
+
+class StderrForwarder:
+    """A daemon thread that does the writes, which may block."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []  # to be written
+        self._pending = 0  # bytes, including those that are being written
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+
+    def write(self, chunk: bytes) -> None:
+        """Queue output; drop it if too much is pending."""
+        with self._changed:
+            if self._pending + len(chunk) > MAX_PENDING:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="mulligan-stderr", daemon=True
+                )
+                self._thread.start()
+            self._chunks.append(chunk)
+            self._pending += len(chunk)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._chunks)
+                output = b"".join(self._chunks)
+                self._chunks = []
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.buffer.write(output)
+                sys.stderr.buffer.flush()
+            with self._changed:
+                self._pending -= len(output)
+                self._changed.notify_all()
+
+    def flush(self, timeout: float = 1.0) -> None:
+        """Wait until everything is written, but not longer than `timeout`; then drop the rest."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending, timeout)
+            self._pending -= sum(map(len, self._chunks))
+            self._chunks = []
+
+
+stderr_forwarder = StderrForwarder()
+
+
+class StderrHandler(logging.Handler):
+    """Log handler that never blocks.
+
+    Removes secrets, unless the formatter has an attribute `clean` and has done so.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        line = self.format(record)
+        if not getattr(self.formatter, "clean", False):
+            line = remove_secrets(line)
+        stderr_forwarder.write(f"{line}\n".encode("utf-8", "replace"))

@@ -11,9 +11,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import compress, count
+from pathlib import Path
 from typing import Any
 
 from mulligan.config import WorkerSection
@@ -21,16 +22,26 @@ from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec, Manifest
-from mulligan.worker.liveness import session_memory
+from mulligan.worker.liveness import ensure_private_folder, session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     STOPPED,
     duration_from_wire,
     outcome_from_wire,
+    records_from_wire,
     returned_from_wire,
 )
-from mulligan.worker.supervisor.deaths import endings_after_death, refused_ending, stopped_ending
+from mulligan.worker.stacks import stacks_from_wire
+from mulligan.worker.status_page import PAGES_MARK, Running
+from mulligan.worker.supervisor.deaths import (
+    endings_after_death,
+    refused_ending,
+    stopped_ending,
+    with_log,
+)
 from mulligan.worker.supervisor.fork_server import ForkServer
+from mulligan.worker.supervisor.hook_watch import HookWatch
+from mulligan.worker.supervisor.recycling import Recycling
 from mulligan.worker.supervisor.runner_process import (
     ActiveAttempt,
     KillReason,
@@ -56,9 +67,11 @@ PREFETCH_LIMIT_NS = 2_000_000_000  # a job that waits longer in a runner is reca
 MAX_RESPAWN_DELAY = 5.0  # seconds
 LOAD_WARNING = 30.0  # seconds of importing the app until a warning
 FORK_SERVER_WAIT = 5.0  # seconds that the first runners wait for the fork server
+PAGE_RETENTION = 10.0  # seconds that the page of a dead runner stays readable
 REAP_RETRY = 0.5  # seconds
 MAX_EARLY_KILLS = 5  # runners killed by a signal while they load the app, until the worker gives up
 QUEUE_LIMIT_NS = 60_000_000_000  # a job that waits longer for a single-use runner is released
+DUMP_DELAY_NS = 300_000_000  # until a runner that sends no stacks is made to write them
 SUSPECT_WAIT_NS = 10_000_000_000  # how long a suspect waits until nothing else runs here
 
 Work = tuple[ActiveAttempt, PreviousAttempts | None]
@@ -93,7 +106,8 @@ class Runners:
         )
         self._names = count(1)
         self._seqs = count(1)
-        self._queue: list[Work] = []  # waiting for a single-use runner
+        self._queue: list[Work] = []  # waiting for a single-use runner, or a successor
+        self._recycling = Recycling.from_settings(settings)
         self._changed = asyncio.Event()
         self._memory_checked_ns = 0
         self._respawn_delay = 0.0
@@ -103,6 +117,7 @@ class Runners:
         self._cleaning: set[asyncio.Task[None]] = set()
         self._unsettled: list[ActiveAttempt] = []  # of dead runners, until their endings are known
         self._closing = False
+        self.hook_watch = HookWatch(command, self._processes)
         # Callbacks of the supervisor.
         self.is_suspect: Callable[[Lease], bool] = lambda _: False
         self.all_written: Callable[[], bool] = lambda: True
@@ -116,6 +131,9 @@ class Runners:
 
     def start(self) -> None:
         """Start the fork server, and the shared runners once it is ready."""
+        with contextlib.suppress(OSError):
+            ensure_private_folder(self.command.folder)
+            (self.command.folder / PAGES_MARK).touch(0o600)
         example = self.command.build("r1", self._settings.concurrency, 1)
         if self._fork_server.open(self.command.environment(), example):
             self._refill_timer = self._loop.call_later(FORK_SERVER_WAIT, self._retry_refill)
@@ -135,7 +153,9 @@ class Runners:
         if self._closing:
             return
         healthy = [
-            runner for runner in self._processes if not runner.single_use and not runner.is_retiring
+            runner
+            for runner in self._processes
+            if not (runner.single_use or runner.is_retiring or runner.needs_successor)
         ]
         for _ in range(self._settings.runners - len(healthy)):
             self._start_runner(single_use=False)
@@ -301,6 +321,9 @@ class Runners:
         if not work:
             return
         runners = self._shared_runners()
+        if self._recycling.max_jobs:
+            self._distribute_up_to_limit(work, runners)
+            return
         if not runners:
             self._release([attempt for attempt, _ in work])
             return
@@ -317,6 +340,68 @@ class Runners:
             if runner.name in assigned:
                 runner.run(assigned[runner.name])
 
+    # --- Recycling: runners that reached a limit are replaced ---
+
+    def _distribute_up_to_limit(self, work: list[Work], runners: list[RunnerProcess]) -> None:
+        """Give no runner more jobs than the limit. The rest waits for a runner that is loading."""
+        free = {runner.name: self._recycling.free_jobs(runner) for runner in runners}
+        load = {runner.name: len(runner.attempts) for runner in runners}
+        assigned: dict[str, list[Work]] = {name: [] for name in free}
+        rest: list[Work] = []
+        for item in work:
+            open_runners = [name for name in free if len(assigned[name]) < free[name]]
+            if not open_runners:
+                rest.append(item)
+                continue
+            name = min(open_runners, key=lambda name: load[name] + len(assigned[name]))
+            assigned[name].append(item)
+        for runner in runners:
+            if assigned[runner.name]:
+                runner.run(assigned[runner.name])
+        self._recycle_exhausted(runners)
+        self._wait_for_successor(rest)
+
+    def _recycle_exhausted(self, runners: list[RunnerProcess]) -> None:
+        """Give no more jobs to runners at the limit, and start successors of those near it."""
+        for runner in runners:
+            runner.needs_successor = runner.needs_successor or self._recycling.is_near(runner)
+            if not self._recycling.free_jobs(runner):
+                self._recycle(runner, f"it has run {runner.jobs_given:,} jobs")
+        self._refill()
+
+    def _recycle(self, runner: RunnerProcess, reason: str) -> None:
+        """Give a runner no more jobs. It finishes those it has and exits."""
+        log.info("runner %s is replaced: %s", runner.name, reason)
+        runner.needs_successor = runner.recycled = True
+        self._drain_if_done(runner)
+
+    def _wait_for_successor(self, work: list[Work]) -> None:
+        """Keep jobs until a runner is ready that is loading now; release them if there is none."""
+        if any(not (runner.ready or runner.single_use) for runner in self._processes):
+            for attempt, _ in work:
+                attempt.shared = True
+            self._queue += work
+        else:
+            self._release([attempt for attempt, _ in work])
+
+    def _use_successor(self) -> None:
+        """Give a new shared runner the jobs that wait, and recycle one whose place it takes."""
+        waiting = [work for work in self._queue if work[0].shared]
+        if waiting:
+            self._queue = [work for work in self._queue if not work[0].shared]
+            self._distribute(waiting)
+        large = [runner for runner in self._shared_runners() if runner.memory_excess]
+        for runner in large[:1]:
+            self._recycle(runner, runner.memory_excess)
+
+    def _check_runner_memory(self, runner: RunnerProcess) -> None:
+        """Start a successor for a runner that uses too much memory. Until then it goes on."""
+        if runner.is_available and not runner.memory_excess:
+            runner.memory_excess = self._recycling.find_memory_excess(runner)
+            if runner.memory_excess:
+                runner.needs_successor = True
+                self._refill()
+
     def _serve_queue(self) -> None:
         """Give each queued job a single-use runner: an idle one, or else a new one."""
         if self._closing:
@@ -324,13 +409,15 @@ class Runners:
         single_use = [runner for runner in self._processes if runner.single_use]
         idle = [runner for runner in single_use if not (runner.attempts or runner.is_retiring)]
         idle.sort(key=lambda runner: not runner.ready)
-        for work in [work for work in self._queue if self._may_start(work[0])]:
+        queue = [work for work in self._queue if not work[0].shared]
+        for work in [work for work in queue if self._may_start(work[0])]:
             if not idle or not idle[0].ready:
                 break
             self._queue.remove(work)
+            queue.remove(work)
             idle.pop(0).run([work])
         spare = 1 if self.isolated_kinds else 0
-        missing = len(self._queue) + spare - len(idle)
+        missing = len(queue) + spare - len(idle)
         allowed = self._settings.concurrency + 1 - len(single_use)
         for _ in range(min(missing, allowed)):
             self._start_runner(single_use=True)
@@ -365,7 +452,7 @@ class Runners:
 
     def _recall_prefetched(self, runner: RunnerProcess) -> None:
         self.on_recall()
-        started = runner.running_since()
+        started = runner.running()
         for attempt in list(runner.attempts.values()):
             if attempt.seq not in started:
                 runner.recall(attempt)
@@ -404,18 +491,29 @@ class Runners:
                 self._on_progress(runner, items)
             case ["checkpoint", request, seq, name, value]:
                 self._write_checkpoint(runner, request, seq, name, value)
+            case ["stacks", seq, stacks]:
+                runner.set_stacks(seq, stacks_from_wire(stacks))
             case ["settings", values]:
                 self.app_settings = values
+            case ["hooks" | "hook_faults", *_]:
+                self.hook_watch.on_message(runner, message)
             case ["ready", manifest]:
-                runner.ready = True
-                self._respawn_delay = 0.0
-                self._use_manifest(Manifest.from_json(manifest))
-                self._serve_queue()
-                self._changed.set()
-                self._on_end([])  # wakes the loop: there are free slots now
+                self._on_ready(runner, Manifest.from_json(manifest))
             case ["load_failed", error]:
                 runner.load_error = error
                 self._changed.set()
+
+    def _on_ready(self, runner: RunnerProcess, manifest: Manifest) -> None:
+        runner.ready = True
+        self._respawn_delay = 0.0
+        self._use_manifest(manifest)
+        self._recycling.note_ready(runner)
+        if not runner.single_use:
+            self._use_successor()
+        self._serve_queue()
+        self.hook_watch.send_pending()
+        self._changed.set()
+        self._on_end([])  # wakes the loop: there are free slots now
 
     def _on_progress(self, runner: RunnerProcess, items: list[list[Any]]) -> None:
         for seq, fraction, text in items:
@@ -451,6 +549,9 @@ class Runners:
         endings = [self._ending(runner.attempts[seq], item) for seq, item in ends.items()]
         runner.remove_attempts([*ends])
         self._on_end(endings)
+        if runner.needs_failures:
+            stopped = [item[1] == STOPPED for item in ends.values()]
+            self.hook_watch.notify([*compress(endings, stopped)])
         self._drain_if_done(runner)
 
     def _on_returned(self, runner: RunnerProcess, ends: list[int]) -> None:
@@ -467,17 +568,25 @@ class Runners:
         self._drain_if_done(runner)
 
     def _drain_if_done(self, runner: RunnerProcess) -> None:
-        if (runner.single_use or runner.retiring_since_ns) and not runner.attempts:
+        is_done = runner.single_use or runner.recycled or runner.retiring_since_ns
+        if is_done and not runner.attempts:
             runner.retiring_since_ns = time.monotonic_ns()
             runner.drain()
 
     def _ending(self, attempt: ActiveAttempt, item: list[Any]) -> Ending:
         took = duration_from_wire(item)
+        records = records_from_wire(item)
         if item[1] != STOPPED:
-            return Ending(attempt.lease, outcome_from_wire(item), took)
+            return with_log(attempt, Ending(attempt.lease, outcome_from_wire(item), took), records)
         if attempt.stop_reason is not None:
-            ending = stopped_ending(attempt, attempt.stop_reason, self._clock(), cost=item[3])
-            return ending._replace(duration_ms=took)
+            ending = stopped_ending(
+                attempt,
+                attempt.stop_reason,
+                self._clock(),
+                cost=item[3],
+                started=not attempt.recalled,
+            )
+            return with_log(attempt, ending._replace(duration_ms=took), records)
         if attempt.recalled:  # it never started
             return stopped_ending(attempt, StopReason.RELEASE, self._clock(), cost=item[3])
         return refused_ending(attempt, self._clock())
@@ -506,6 +615,7 @@ class Runners:
         check_memory = now - self._memory_checked_ns >= MEMORY_TICK_NS
         if check_memory:
             self._memory_checked_ns = now
+        self._fork_server.reap_orphans()
         self._check_queue(now)
         if any(attempt.suspect for attempt, _ in self._queue):
             self._serve_queue()
@@ -515,40 +625,53 @@ class Runners:
             if runner.is_overdue(now):
                 runner.kill(KillReason.OVERDUE)
                 continue
-            started = runner.running_since()
-            for seq, since in started.items():
-                self._check_time_limit(runner, runner.attempts[seq], since, now)
+            if runner.hooks and runner.has_late_hook(now):
+                runner.kill(KillReason.HOOK)
+                continue
+            started = runner.running()
+            for running in started.values():
+                attempt = runner.attempts[running.seq]
+                self._check_time_limit(runner, attempt, running, now)
+                _collect_stacks(runner, attempt, running, now)
             self._check_prefetched(runner, started, now)
             if check_memory and runner.single_use:
                 self._check_memory(runner)
+            elif check_memory and self._recycling.max_memory:
+                self._check_runner_memory(runner)
             self._check_grace(runner, now)
 
     def _check_queue(self, now_ns: int) -> None:
-        """Release jobs that wait too long for a single-use runner; another worker may have one."""
-        late = [work for work in self._queue if now_ns - work[0].sent_ns > QUEUE_LIMIT_NS]
+        """Release jobs that wait too long for a runner; another worker may have one."""
+        late = [work for work in self._queue if now_ns - work[0].sent_ns > _wait_limit(work[0])]
         if late:
             self._queue = [work for work in self._queue if work not in late]
             self._release([attempt for attempt, _ in late])
 
     def _check_time_limit(
-        self, runner: RunnerProcess, attempt: ActiveAttempt, since_ns: int, now_ns: int
+        self, runner: RunnerProcess, attempt: ActiveAttempt, running: Running, now_ns: int
     ) -> None:
         if attempt.stop_reason is not None:
             return
         deadline_at = attempt.lease.deadline_at
-        ran_us = (now_ns - max(since_ns, attempt.sent_ns)) // 1000
-        if ran_us >= attempt.timeout:
+        since_ns = max(running.since_ns, attempt.sent_ns)
+        stall = attempt.spec.stall
+        if (now_ns - since_ns) // 1000 >= attempt.timeout:
             runner.request_stop(attempt, StopReason.TIMEOUT)
+        elif stall is not None and (now_ns - max(since_ns, running.progress_ns)) // 1000 >= stall:
+            runner.request_stop(attempt, StopReason.STALL)
         elif deadline_at is not None and self._clock() >= deadline_at:
             runner.request_stop(attempt, StopReason.DEADLINE)
 
     def _check_prefetched(
-        self, runner: RunnerProcess, started: Mapping[int, int], now_ns: int
+        self, runner: RunnerProcess, started: Container[int], now_ns: int
     ) -> None:
         """Recall jobs that wait too long for a slot; another worker may have a free one."""
         if runner.single_use:
             return
+        in_hooks = runner.before_handler()
         for attempt in list(runner.attempts.values()):
+            if attempt.seq in in_hooks:
+                continue
             if attempt.seq not in started and now_ns - attempt.sent_ns > PREFETCH_LIMIT_NS:
                 self.on_recall()
                 runner.recall(attempt)
@@ -565,13 +688,14 @@ class Runners:
     def _check_grace(self, runner: RunnerProcess, now_ns: int) -> None:
         """Kill a runner whose attempt did not stop in time. Its other jobs may finish first."""
         grace_ns = int(self._settings.kill_grace * 1e9)
-        started = runner.running_since()
+        started = runner.running()
         late = [
             attempt
             for attempt in runner.attempts.values()
             if attempt.seq in started
             and attempt.stop_reason is not None
             and now_ns - attempt.stop_requested_ns > grace_ns
+            and not attempt.awaits_stacks(now_ns)
         ]
         if not late:
             return
@@ -620,14 +744,30 @@ class Runners:
         now = self._clock()
         endings = [stopped_ending(attempt, StopReason.RELEASE, now) for attempt in lost]
         try:
-            endings = endings_after_death(lost, runner.ever_started(), death, runner, now)
+            suspects = [] if self._closing else self.hook_watch.suspects(runner, death)
+            endings = endings_after_death(
+                lost, runner.ever_started(), death, runner, now, in_hook=bool(suspects)
+            )
             self._replace(runner, death)
             await self._loop.run_in_executor(None, clean_up, self.command, runner.mark, lost)
             runner.detach()
+            self._remove_page_later(runner.page_file)
         finally:
             self._unsettled = [attempt for attempt in self._unsettled if attempt not in lost]
             self._on_end(endings)
+        self.hook_watch.notify(endings, killed_at=self._clock())
         self._report_death(runner, death, len(lost))
+
+    def _remove_page_later(self, page: Path) -> None:
+        """Remove the page of a dead runner once the endings of its attempts are durable."""
+        self._loop.call_later(PAGE_RETENTION, self._remove_page, page)
+
+    def _remove_page(self, page: Path) -> None:
+        if not self.all_written():
+            self._remove_page_later(page)
+            return
+        with contextlib.suppress(OSError):
+            page.unlink()
 
     def _report_death(self, runner: RunnerProcess, death: RunnerDeath, lost: int) -> None:
         unexpected = not (runner.is_retiring or self._closing)
@@ -655,3 +795,20 @@ class Runners:
             self._refill()
         else:
             self._refill_later()
+
+
+def _wait_limit(attempt: ActiveAttempt) -> int:
+    """Return how long an attempt may wait for a runner, in nanoseconds."""
+    return PREFETCH_LIMIT_NS if attempt.shared else QUEUE_LIMIT_NS
+
+
+def _collect_stacks(
+    runner: RunnerProcess, attempt: ActiveAttempt, running: Running, now_ns: int
+) -> None:
+    """Get the stacks of an attempt that must stop from a runner that does not send them."""
+    if attempt.dump_requested_ns:
+        runner.read_stacks(attempt)
+    elif attempt.awaits_stacks(now_ns) and now_ns - attempt.stop_requested_ns > DUMP_DELAY_NS:
+        attempt.dump_requested_ns = now_ns
+        attempt.thread = running.thread
+        runner.request_dump()

@@ -24,9 +24,8 @@ PREFETCH_MS = 500  # of work to claim ahead, per slot
 OVERHEAD_MS = 0.25  # added to the duration of each job
 SHORT_MS = 20  # longer jobs are not claimed ahead
 RARE_SHARE = 100  # one in 100 jobs may be longer
-STALL_SHARE = (
-    10  # one in 10, if at most `concurrency` are: a stalled runner delays all its running jobs
-)
+# One in 10, if at most `concurrency` are longer: a stalled runner delays all its running jobs.
+STALL_SHARE = 10
 GROWTH = 4  # at most, from one claim to the next
 MIN_DELIVERY_SLOTS = 3
 DELIVERY_SHARE = 3  # one for every three other slots
@@ -52,11 +51,16 @@ class Prefetch:
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._recent: list[int] = []  # durations of the last jobs, in ms
+        self._each_ms = 0.0  # how long a job occupies its slot
         self.ahead = 0
 
     def free_slots(self, held: int) -> int:
         """Return how many jobs to claim if `held` are held already."""
         return min(MAX_CLAIM, self._concurrency + self.ahead - held)
+
+    def work_ahead(self, held: int) -> float:
+        """Return how many seconds `held` jobs keep all slots busy; 0 if none are claimed ahead."""
+        return held * self._each_ms / self._concurrency / 1000 if self.ahead else 0.0
 
     def reset(self) -> None:
         """Claim nothing ahead: jobs are isolated, large, or did not start in time."""
@@ -68,25 +72,25 @@ class Prefetch:
         if self._are_long(recent):
             self.ahead, self._recent = 0, []
         elif durations_ms and 0 < wanted <= taken:
-            each = sum(recent) / len(recent) + OVERHEAD_MS
-            most = min(MAX_PREFETCH, int(self._concurrency * PREFETCH_MS / each))
+            self._each_ms = sum(recent) / len(recent) + OVERHEAD_MS
+            most = min(MAX_PREFETCH, int(self._concurrency * PREFETCH_MS / self._each_ms))
             self.ahead = min(most, GROWTH * max(self._concurrency, self.ahead))
 
     def _with_recent(self, durations_ms: Sequence[int]) -> Sequence[int]:
         """Add earlier durations to a small sample, which a single stall would dominate."""
         enough = STALL_SHARE * self._concurrency
-        recent = (
-            durations_ms
-            if len(durations_ms) >= enough
-            else [*self._recent, *durations_ms][-enough:]
-        )
+        recent = durations_ms
+        if len(durations_ms) < enough:
+            recent = [*self._recent, *durations_ms][-enough:]
         self._recent = [*recent[-enough:]]
         return recent
 
     def _are_long(self, durations_ms: Sequence[int]) -> bool:
         """True if jobs are long, rather than a runner having stalled once."""
         long = sum([took > SHORT_MS for took in durations_ms])
-        return long * (STALL_SHARE if long <= self._concurrency else RARE_SHARE) > len(durations_ms)
+        may_be_a_stall = long <= self._concurrency
+        share = STALL_SHARE if may_be_a_stall else RARE_SHARE
+        return long * share > len(durations_ms)
 
 
 class HeldSlots:
@@ -173,6 +177,10 @@ class HeldSlots:
         return len(self._leases) - self._deliveries
 
     # --- Prefetch ---
+
+    def work_ahead(self) -> float:
+        """Return for how many seconds the jobs that are held keep all slots busy."""
+        return self._prefetch.work_ahead(self._held)
 
     def stop_prefetch(self) -> None:
         """Claim nothing ahead until jobs have proven to be short again."""

@@ -8,19 +8,22 @@ this worker holds. Chores use another thread, so that neither waits for the othe
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from random import Random, SystemRandom
 from typing import NamedTuple
 
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome, Verdict
 from mulligan.core.durations import Micros
-from mulligan.core.errors import StoreUnavailable
+from mulligan.core.errors import StatementAborted, StoreUnavailable
 from mulligan.core.job import PreviousAttempts
 from mulligan.failures.codes import outcome_refused
 from mulligan.failures.redact import scrub
 from mulligan.guards.capacity import SlotLimits
-from mulligan.guards.observer import KindObserver, fold_guards, has_guards_to_fold
+from mulligan.guards.kind_observer import KindObserver
+from mulligan.guards.observer import fold_guards, has_guards_to_fold
 from mulligan.manifest.specs import Manifest
+from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.claim import Claimer, ClaimResult
@@ -34,6 +37,9 @@ from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.settle import SettleContext, settle
 
 log = logging.getLogger("mulligan.worker")
+
+MAX_ABORTS = 3  # settlements of one attempt, until a large result counts as refused
+LARGE_RESULT = 1 << 16  # characters
 
 ProgressUpdate = tuple[str, int, float | None, str]  # job, token, fraction, message
 
@@ -58,14 +64,17 @@ class LoopTransactions:
         policies: EffectivePolicies,
         claimer: Claimer,
         kind_observer: KindObserver | None = None,
+        release_counter: ReleaseCounter | None = None,
     ) -> None:
         # Leases whose endings the database refused in every form.
         self.unrecordable: set[tuple[str, int]] = set()
+        self._aborts: Counter[tuple[str, int]] = Counter()  # aborted settlements of each lease
         self._store = store
         self._policies = policies
         self._claimer = claimer
         self._observer = claimer.observer
         self._kind_observer = kind_observer or KindObserver()
+        self._releases = release_counter or ReleaseCounter()
         self._rng = Random(SystemRandom().getrandbits(64))
         self._log_sampler: LogSampler[LogGroup] = LogSampler()
         # The second writer runs on its own thread.
@@ -130,6 +139,7 @@ class LoopTransactions:
                 leases = leases + self._forgotten_leases(tx, leases, known)
             previous = WorkerQueries(tx).previous_attempts_of(leases, self._claimer.history_kinds)
         self._observer.commit()
+        self._releases.count(verdicts)
         log_verdicts(verdicts, self._policies, now, self._log_sampler)
         log_claimed(leases, self._claimer.worker)
         return TransactionResult(
@@ -167,21 +177,43 @@ class LoopTransactions:
         )
         with self._store.begin() as tx:
             verdicts = settle(tx, endings, context)
+        self._releases.count(verdicts)
         log_verdicts(verdicts, self._policies, now, self._parallel_log_sampler)
 
-    def settle_each(self, endings: Sequence[Ending], now: Micros) -> None:
+    def settle_each(self, endings: Sequence[Ending], now: Micros) -> list[Ending]:
         """Settle endings one by one, after the database refused them together.
 
-        An ending that the database refuses alone is settled as failed with OUTCOME_REFUSED.
+        An ending that the database refuses alone is settled as failed with OUTCOME_REFUSED. Return
+        the endings whose statement the database aborted: they must be tried again later.
         """
-        for ending in endings:
+        aborted: list[Ending] = []
+        for place, ending in enumerate(endings):
             try:
-                self._settle_one(ending, now)
-            except StoreUnavailable:
+                self._settle_one_or_refuse(ending, now)
+            except StatementAborted:
+                aborted.append(ending)
+                if len(aborted) > place >= 1:  # all so far: the database is slow, not the ending
+                    raise
+        return aborted
+
+    def _settle_one_or_refuse(self, ending: Ending, now: Micros) -> None:
+        fence = ending.lease.fence
+        try:
+            self._settle_one(ending, now)
+        except StatementAborted as refusal:
+            # A small outcome waits for a lock or a slow server: replacing it would not help.
+            is_large = len(ending.outcome.result or "") >= LARGE_RESULT
+            self._aborts[fence] += 1
+            if self._aborts[fence] < MAX_ABORTS or not is_large:
                 raise
-            except Exception as refusal:
-                log.exception("job %s: the database refuses its outcome", ending.lease.id)
-                self._settle_as_refused(ending.lease, refusal, now)
+            log.exception("job %s: its outcome cannot be written in time", ending.lease.id)
+            self._settle_as_refused(ending.lease, refusal, now)
+        except StoreUnavailable:
+            raise
+        except Exception as refusal:
+            log.exception("job %s: the database refuses its outcome", ending.lease.id)
+            self._settle_as_refused(ending.lease, refusal, now)
+        self._aborts.pop(fence, None)
 
     def _settle_as_refused(self, lease: Lease, refusal: Exception, now: Micros) -> None:
         failure = outcome_refused(scrub(f"{type(refusal).__name__}: {refusal}"))
@@ -211,6 +243,7 @@ class LoopTransactions:
         with self._store.begin() as tx:
             verdicts = self._settle(tx, [ending], now)
         self._observer.commit()
+        self._releases.count(verdicts)
         log_verdicts(verdicts, self._policies, now)
 
     def has_guards_to_fold(self, store: Store) -> bool:

@@ -20,7 +20,7 @@ from talk import BULK_SIZE, SQLITE, Agent, alternate, serve
 from mulligan.core.ids import new_id
 from mulligan.storage import open_store
 
-WIDE = "x" * 33  # makes a row as wide as ours; `about` returns both widths
+WIDE = "x" * 43  # makes a row as wide as ours; `about` returns both widths
 TABLE = """
 CREATE TABLE plain (
   id TEXT PRIMARY KEY, kind TEXT NOT NULL, queue TEXT NOT NULL, lane TEXT NOT NULL,
@@ -41,8 +41,8 @@ INSERT INTO plain (id, kind, queue, lane, run_at, created_at, rest, payload)
 VALUES (:id, 'noop', 'default', 'default|noop||0', :now, :now, :rest, :payload)
 """
 OUR_ROW = """
-INSERT INTO mulligan_job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
-VALUES (:id, 'noop', 'default', '', 0, 'default|noop||0', '', :now, :now, 1, :payload)
+INSERT INTO mulligan_job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, announced, payload)
+VALUES (:id, 'noop', 'default', '', 0, 'default|noop||0', '', :now, :now, :now, 1, :payload)
 """
 OUR_EVENT = """
 INSERT INTO mulligan_event (at, type, job_id, owner, data) VALUES (:now, 'job.queued', :id, '', :data)

@@ -47,8 +47,8 @@ VALUES (%(id)s, 'noop', 'default', 'default|noop||0', %(now)s, %(now)s, %(rest)s
 """
 OUR_ROW = """
 WITH fresh AS (
-  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
-  VALUES (%(id)s, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, true, %(payload)s)
+  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, announced, payload)
+  VALUES (%(id)s, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, %(now)s, true, %(payload)s)
   RETURNING id, kind, queue, owner, run_at, created_at
 )
 INSERT INTO mulligan.event (at, type, job_id, owner, data)
@@ -56,8 +56,8 @@ SELECT created_at, 'job.queued', id, owner, json_build_object('kind', kind, 'que
 """
 OUR_ROWS = """
 WITH fresh AS (
-  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, created_at, announced, payload)
-  SELECT i.id, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, true, i.payload
+  INSERT INTO mulligan.job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, announced, payload)
+  SELECT i.id, 'noop', 'default', '', 0, 'default|noop||0', '', %(now)s, %(now)s, %(now)s, true, i.payload
   FROM unnest(%(ids)s::text[], %(payloads)s::text[]) AS i(id, payload)
   RETURNING id
 )

@@ -1,0 +1,1 @@
+"""The demo: a picture server with faults, and a page that orders each fault."""

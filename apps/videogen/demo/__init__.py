@@ -1,0 +1,1 @@
+"""The outside world of `mulligan demo videogen`: providers that fail on demand."""

@@ -1,0 +1,1 @@
+"""Integrations with other libraries. Each imports its library when it is used."""

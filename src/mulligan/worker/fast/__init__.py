@@ -1,1 +1,0 @@
-"""Accelerators of claim, settle and enqueue."""

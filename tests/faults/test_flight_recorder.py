@@ -1,0 +1,150 @@
+"""Logs, stacks and causes of death are kept with the attempts that failed, and only with those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mulligan import Mulligan, State
+from mulligan.core.errors import NotFound
+from mulligan.core.job import Job
+from support.waiting import until
+from support.worker import Worker
+
+pytestmark = [pytest.mark.processes, pytest.mark.any_store]
+
+Start = Callable[..., Worker]
+APP = "support.recorded_app:app"
+
+
+def run(app: Mulligan, kind: str, **payload: object) -> Job:
+    """Run a job to its end."""
+    return app.jobs.wait(app.enqueue(kind, payload).id, 60)
+
+
+def messages(app: Mulligan, job: Job) -> list[str]:
+    return [line.message for line in app.jobs.log(job.id).records]
+
+
+def group(app: Mulligan, job: Job) -> str | None:
+    return app.jobs.attempts(job.id)[-1].fingerprint
+
+
+def test_the_last_200_records_are_kept_without_secrets(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    kept = messages(app, run(app, "raises", lines=10_000))
+    assert kept[0].startswith("line 9800 ")
+    assert kept[-1].startswith("line 9999 ")
+    assert len(kept) == 200
+    assert "hunter" not in "".join(kept)
+
+
+def test_records_come_from_any_logger_thread_output_and_program(
+    app: Mulligan, start: Start
+) -> None:
+    start(app=APP)
+    log = app.jobs.log(run(app, "talks").id)
+    assert [(line.level, line.source, line.message) for line in log.records] == [
+        ("ERROR", "shop.quiet", "not propagated"),
+        ("", "stdout", "one"),
+        ("", "stdout", "two"),
+        ("", "stderr", "to stderr"),
+        ("WARNING", "shop.orders", "on a thread of the loop"),
+        ("WARNING", "shop.orders", "on a thread of its own"),
+    ]
+    assert log.stacks == ""
+
+
+def test_a_success_stores_nothing(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    job = run(app, "succeeds")
+    assert job.state is State.SUCCEEDED
+    with pytest.raises(NotFound, match="no log"):
+        app.jobs.log(job.id)
+
+
+def test_the_option_log_says_how_many_records_are_kept(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    assert messages(app, run(app, "keeps_three")) == ["line 7", "line 8", "line 9"]
+    with pytest.raises(NotFound):
+        app.jobs.log(run(app, "keeps_none").id)
+
+
+def test_a_killed_process_leaves_its_last_lines(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    job = run(app, "is_killed", number=7)
+    assert job.error is not None
+    assert (job.error["code"], job.error["signal"]) == ("PROCESS_DIED", 9)
+    assert messages(app, job) == ["the last line of 7"]
+
+
+def test_an_attempt_over_its_memory_limit_leaves_its_last_lines(
+    app: Mulligan, start: Start
+) -> None:
+    start(app=APP)
+    job = run(app, "eats_memory")
+    assert job.error is not None
+    assert job.error["code"] == "MEMORY_LIMIT"
+    assert "blocks of memory" in messages(app, job)[-1]
+
+
+@pytest.mark.parametrize(
+    "kind", ["sleeps", "awaits", "deadlocks", "spins", "matches", "waits_for_program"]
+)
+def test_a_time_limit_shows_the_line_that_hung(app: Mulligan, start: Start, kind: str) -> None:
+    start(app=APP)
+    job = run(app, kind)
+    assert job.error is not None
+    assert job.error["code"] == "TIMEOUT"
+    assert f"# hangs in {kind}" in app.jobs.log(job.id).stacks
+
+
+def test_the_stacks_of_tasks_that_the_handler_waits_for_are_kept(
+    app: Mulligan, start: Start
+) -> None:
+    start(app=APP)
+    stacks = app.jobs.log(run(app, "gathers").id).stacks
+    assert "in gathers" in stacks
+    assert "# hangs in awaits" in stacks
+
+
+def test_a_cancelled_attempt_keeps_its_log_and_stacks(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    job = app.enqueue("stalls", {})
+    until(lambda: app.jobs.get(job.id).state is State.RUNNING)
+    app.jobs.cancel(job.id, reason="not needed")
+    app.jobs.wait(job.id, 20)
+    assert "# hangs in stalls" in app.jobs.log(job.id).stacks
+
+
+@pytest.mark.parametrize("kind", ["stalls", "stalls_async", "stalls_alone"])
+def test_an_attempt_without_progress_is_stopped(app: Mulligan, start: Start, kind: str) -> None:
+    start(app=APP)
+    job = run(app, kind)
+    assert job.error is not None
+    assert (job.state, job.error["code"], job.error["class"]) == (State.DEAD, "STALLED", "timeout")
+    assert job.error["message"] == "The job made no progress for 1 s and was stopped."
+    assert f"# hangs in {kind}" in app.jobs.log(job.id).stacks
+
+
+def test_progress_and_checkpoints_keep_an_attempt_alive(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    assert run(app, "moves_on").result == "done"
+
+
+def test_time_limits_are_grouped_by_place_and_kind(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    here, again, there = (run(app, "hangs_at", place=place) for place in ("here", "here", "there"))
+    other = run(app, "sleeps")
+    assert group(app, here) == group(app, again)
+    assert len({group(app, job) for job in (here, there, other)}) == 3
+    assert app.failures.get(str(group(app, here))).count == 2
+
+
+def test_deaths_are_grouped_by_signal_and_kind(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    first, again, other = (run(app, "is_killed_too", number=number) for number in (9, 9, 11))
+    kind = run(app, "is_killed", number=1)
+    assert group(app, first) == group(app, again)
+    assert len({group(app, job) for job in (first, other, kind)}) == 3
