@@ -192,12 +192,16 @@ def world(
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Replace ffmpeg by a shell script: `tool("kill -9 $$")`. `$FFMPEG` is the real program."""
+    """Replace ffmpeg by a shell script: `tool("kill -9 $$")`. `$FFMPEG` is the real program.
+
+    The script writes its arguments to `tmp_path / "encodes"` when it reads or writes frames.
+    """
     real = marks.find_ffmpeg()
+    note = f'case "$*" in *yuv4mpegpipe*) echo "$*" >> "{tmp_path}/encodes";; esac'
 
     def put(script: str) -> Path:
         file = tmp_path / "ffmpeg"
-        file.write_text(f"#!/bin/sh\nFFMPEG={real}\n{script}\n")
+        file.write_text(f"#!/bin/sh\nFFMPEG={real}\n{note}\n{script}\n")
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("WATERMARK_FFMPEG", str(file))
         return file

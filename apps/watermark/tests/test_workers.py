@@ -18,12 +18,15 @@ HALF_AN_HOUR_AND_A_MINUTE = 31 * 60
 
 
 @contextmanager
-def worker_with_running_encode(world, campaign: str, **env: str):
-    """Start a worker and wait until it encodes a copy."""
+def worker_with_running_encode(world, **env: str):
+    """Start a worker and wait until ffmpeg, which the fixture `tool` replaced, encodes a copy.
+
+    A copy is PROCESSING from its claim on. A worker that is killed before the handler starts
+    gives the job back uncharged.
+    """
+    encodes = world.folder / "encodes"
     with testing.worker(jobs.app, "mulligan.apps.watermark.jobs:app", env=env) as worker:
-        until(
-            lambda: world.token(campaign).status == "PROCESSING", 30, f"an encode: {worker.output}"
-        )
+        until(encodes.exists, 50, f"an encode: {worker.output}")
         yield worker
 
 
@@ -32,7 +35,7 @@ def worker_with_running_encode(world, campaign: str, **env: str):
 def test_job_of_a_killed_worker_is_pending_after_one_sweep_and_spends_no_retry(world, tool):
     campaign = world.publish(world.campaign("ada"))
     tool('case "$*" in *yuv4mpegpipe*) exec sleep 600;; *) exec "$FFMPEG" "$@";; esac')
-    with worker_with_running_encode(world, campaign) as worker:
+    with worker_with_running_encode(world) as worker:
         worker.kill()
     assert world.token(campaign).status == "PROCESSING"
     world.mulligan.advance(HALF_AN_HOUR_AND_A_MINUTE, leases=True)
@@ -75,7 +78,7 @@ def test_encode_that_makes_progress_outlives_the_stall_limit(world, film, tool):
     assert jobs.STALL_SECONDS == 30 * 60  # 000-87
     campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
     tool(SLOW)
-    with worker_with_running_encode(world, campaign, WATERMARK_STALL="3"):
+    with worker_with_running_encode(world, WATERMARK_STALL="3"):
         started = world.job(campaign).started_at
         until(lambda: world.token(campaign).status != "PROCESSING", 60, "the end of the encode")
     job = world.job(campaign)
@@ -91,7 +94,7 @@ def test_encode_that_makes_progress_outlives_the_stall_limit(world, film, tool):
 def test_encode_without_progress_is_ended_at_the_stall_limit_and_retried(world, film, tool):
     campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
     tool(STUCK)
-    with worker_with_running_encode(world, campaign, WATERMARK_STALL="3") as worker:
+    with worker_with_running_encode(world, WATERMARK_STALL="3") as worker:
         until(lambda: world.job(campaign).failures == 1, 60, f"the end: {worker.output}")
         left = [
             process
@@ -109,7 +112,7 @@ def test_encode_without_progress_is_ended_at_the_stall_limit_and_retried(world, 
 def test_time_limit_of_an_attempt_is_a_setting(world, film, tool):
     campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
     tool(SLOW)
-    with worker_with_running_encode(world, campaign, WATERMARK_TIME_LIMIT="3"):
+    with worker_with_running_encode(world, WATERMARK_TIME_LIMIT="3"):
         until(lambda: world.job(campaign).failures == 1, 60, "the end of the attempt")
     assert world.job(campaign).error["code"] == "ENCODE_TIMEOUT"  # 000-47
     assert world.token(campaign).status == "PENDING"  # 000-47
