@@ -13,12 +13,16 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mulligan.http import services
 from mulligan.storage import open_store
 from support.postgres import PostgresServer
 
 # A slow draw or a slow call on a busy machine is no finding.
 settings.register_profile("any_load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_load")
+
+# How long a page waits for the database; a busy machine may need longer than a person would wait.
+services.QUERY_TIMEOUT = 30.0
 
 # In the background SIGINT is ignored, and every program that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

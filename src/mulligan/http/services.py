@@ -67,12 +67,13 @@ class DatabaseThreads:
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(
-        self, call: Callable[[], T], seconds: float = QUERY_TIMEOUT, holder: str = ""
+        self, call: Callable[[], T], seconds: float | None = None, holder: str = ""
     ) -> T:
         """Run `call` on a thread. Raise DatabaseUnavailable if the database fails or is slow.
 
         Calls of one `holder` (a key) occupy a part of the threads: others need not wait for them.
         """
+        seconds = QUERY_TIMEOUT if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._run(call, holder)
