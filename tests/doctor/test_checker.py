@@ -11,7 +11,6 @@ from mulligan.core.durations import SECOND
 from mulligan.core.event import EventType, NewEvent
 from mulligan.doctor.verify import Clients, verify, witness
 from mulligan.events.queries import EventQueries
-from mulligan.worker.queries import WorkerQueries
 from support.store import (
     FAILED,
     FATAL,
@@ -29,6 +28,7 @@ from support.store import (
     open_worker,
     read_event_table,
     run_once,
+    save_checkpoint,
     settle_leases,
     sql,
     unique_job,
@@ -156,9 +156,9 @@ def test_a_success_written_by_another_worker_breaks_s7(store):
 def insert_late_checkpoint(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        assert WorkerQueries(tx).save_checkpoint(lease.id, lease.worker, lease.token, "half", "1")
+        assert save_checkpoint(tx, lease, "half", "1")
     settle_leases(store, lease, LOST)
-    sql(store, "UPDATE {p}checkpoint SET at = at + 60000000")
+    sql(store, "UPDATE {p}step SET ended_at = ended_at + 60000000")
 
 
 def test_a_checkpoint_after_the_end_of_its_attempt_breaks_s7_on_postgresql(store):

@@ -497,6 +497,7 @@ AUTOMATIC = {
     "job.died",
     "job.parked",
     "job.lost",
+    "job.step_finished",
     "job.pruned",
     "job.stale_refused",
     "dependency.probing",

@@ -30,7 +30,6 @@ from mulligan.worker.protocol import (
     returned_from_wire,
     stopped_to_wire,
 )
-from mulligan.worker.queries import WorkerQueries
 from mulligan.worker.supervisor import runner_process
 from mulligan.worker.supervisor import runners as runners_module
 from mulligan.worker.supervisor.runner_process import (
@@ -45,7 +44,7 @@ from mulligan.worker.supervisor.runners import Runners
 from support.builders import make_failure, make_lease
 from support.proc import is_alive
 from support.reluctant import FORGET, STAY
-from support.store import RELEASED, RETURNED, claim_new_job, settle_leases, sql
+from support.store import RELEASED, RETURNED, claim_new_job, save_checkpoint, settle_leases, sql
 from support.troubled import NO_FORK, PROGRAM, SHORT_TIMEOUTS, Faults
 from support.waiting import until
 from support.worker import Worker
@@ -239,9 +238,7 @@ def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_other
     app.store.prepare()
     broken = claim_new_job(app.store, kind="reads_checkpoint", worker="earlier")
     with app.store.begin() as tx:
-        WorkerQueries(tx).save_checkpoint(
-            broken.id, broken.worker, broken.token, "page", "no JSON at all"
-        )
+        save_checkpoint(tx, broken, "page", "no JSON at all")
     settle_leases(app.store, broken, RELEASED)  # a second attempt reads the checkpoints
     unknown = app.enqueue("forgotten")
     faults.begin(FORGET)
@@ -256,7 +253,7 @@ def test_a_job_that_its_runner_cannot_accept_is_released_uncharged_and_the_other
     others = [app.enqueue("shared") for _ in range(5)]
     assert {app.jobs.wait(job.id, 10).state for job in others} == {State.SUCCEEDED}
     assert are_uncharged(app, *refused, *others)
-    sql(app.store, "UPDATE {p}checkpoint SET value = '7'")
+    sql(app.store, "UPDATE {p}step SET value = '7'")
     advance(app, 6, anywhere=True)
     assert app.jobs.wait(broken.id, 10).result == 7
     assert worker.end() == 0

@@ -142,7 +142,7 @@ def test_facts_limits_and_events_arrive_from_the_runner(
     assert app.jobs.wait(flags.id, 20).state is State.DEAD
     with app.store.read() as tx:
         assert (
-            WorkerQueries(tx).get_previous_attempts([flags.id])[flags.id].checkpoints["flags"]
+            WorkerQueries(tx).get_previous_attempts([flags.id])[flags.id].steps["flags"].value
             == "[false,false,true]"
         )
     runner, program, where, folder = ended(app, "mark_of").result

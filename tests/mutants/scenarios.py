@@ -73,7 +73,7 @@ def frozen_with_a_checkpoint(stage: Stage) -> VerifyReport:
     Path(f"{gates}-1").touch()
     stage.wait(lambda: stage.started(job, 2), "the second attempt")
     one.signal(signal.SIGCONT)
-    wait_for(lambda: stage.sql("SELECT 1 FROM {p}checkpoint WHERE job_id = :job", job=job), SHORT)
+    wait_for(lambda: stage.sql("SELECT 1 FROM {p}step WHERE job_id = :job", job=job), SHORT)
     Path(f"{gates}-2").touch()
     wait_for(lambda: stage.ended(job))
     return stage.report()

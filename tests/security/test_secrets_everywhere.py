@@ -258,7 +258,7 @@ def ALLOWED(hunt: Hunt) -> set[tuple[str, str]]:  # noqa: N802 - read as a table
     needed = {
         ("payload", "table job"),  # the job itself
         ("result", "table job"),
-        ("checkpoint", "table checkpoint"),
+        ("checkpoint", "table step"),
         ("signing", "table subscription"),  # messages are signed with it
         ("hook", "table subscription"),
         ("path", "table subscription"),

@@ -17,7 +17,7 @@ TABLES = {
     "attempt": "SELECT job_id, token, generation, attempt, worker, settled_by, started_at, ended_at, ended, verb, "  # noqa: S608
     "code, cls, rule, public, evidence, private, fingerprint, next_run_at, reason, cost, judged "
     f"FROM {ATTEMPT_QUERY} ORDER BY job_id, token",
-    "checkpoint": "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name",
+    "checkpoint": "SELECT job_id, name, value, token FROM {p}step ORDER BY job_id, name",
     "gate": "SELECT scope, key, since, until, reason, actor FROM {p}gate ORDER BY scope, key",
     "worker": "SELECT id, renewed_at, closed_at, close_reason FROM {p}worker ORDER BY id",
     "guard": "SELECT scope, key, body FROM {p}guard ORDER BY scope, key",

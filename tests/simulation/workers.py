@@ -18,6 +18,8 @@ from mulligan.guards.capacity import SlotLimits
 from mulligan.guards.kind_observer import build_kind_observer
 from mulligan.manifest.specs import Manifest
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.steps.queries import step_write
+from mulligan.steps.rules import StepKind, StepRecord, StepState
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.supervisor.chores import Chores
 from mulligan.worker.supervisor.transactions import LoopTransactions
@@ -135,9 +137,8 @@ class Worker:
         return True
 
     def save_checkpoint(self, lease: Lease, name: str) -> bool:
-        held = self.chores.write_checkpoint(
-            lease.id, lease.worker, lease.token, name, str(lease.token)
-        )
+        record = StepRecord(name, StepKind.CHECKPOINT, StepState.DONE, 0, str(lease.token))
+        held = bool(self.chores.save_steps([step_write(lease, record)]))
         if held and lease.fence in self.flights:
             self.flights[lease.fence] = self.flights[lease.fence]._replace(losses=0)
         return held

@@ -35,6 +35,7 @@ from support.store import (
     open_worker,
     prefix,
     run_concurrently,
+    save_checkpoint,
     settle_leases,
     settle_orphans,
     sql,
@@ -241,9 +242,7 @@ def test_a_running_member_cannot_end_before_the_members_it_adds_are_committed(
             tx = caller.join(connection)
             assert BatchQueries(tx).holds_lease(lease.id, lease.worker, lease.token, batch_id)
             with postgres.begin() as other:  # the running attempt can still write
-                assert WorkerQueries(other).save_checkpoint(
-                    lease.id, lease.worker, lease.token, "half", "1"
-                )
+                assert save_checkpoint(other, lease, "half", "1")
                 WorkerQueries(other).update_progress(
                     lease.worker, [(lease.id, lease.token, 0.5, "half")]
                 )

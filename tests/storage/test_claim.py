@@ -37,6 +37,7 @@ from support.store import (
     rolled_back,
     run_concurrently,
     run_once,
+    save_checkpoint,
     settle_leases,
     sql,
     state_of,
@@ -374,12 +375,11 @@ def test_previous_attempts_are_checkpoints_and_the_last_failure(store):
     job_id = run_once(store, FAILED)
     lease = claim_when_due(store, job_id)
     with store.begin() as tx:
-        queries = WorkerQueries(tx)
-        assert queries.save_checkpoint(lease.id, "w1", lease.token, "page", "17")
-        assert queries.save_checkpoint(lease.id, "w1", lease.token, "page", "18")
-        found = queries.get_previous_attempts([fresh, clean, job_id])
+        assert save_checkpoint(tx, lease, "page", "17")
+        assert save_checkpoint(tx, lease, "page", "18")
+        found = WorkerQueries(tx).get_previous_attempts([fresh, clean, job_id])
     assert set(found) == {job_id}
-    assert found[job_id].checkpoints == {"page": "18"}
+    assert found[job_id].steps["page"].value == "18"
     assert found[job_id].previous["code"] == "BOOM"
     assert found[job_id].previous["attempt"] == 1
 

@@ -33,6 +33,7 @@ from support.store import (
     now,
     open_worker,
     rolled_back,
+    save_checkpoint,
     sql,
     unique_job,
 )
@@ -302,9 +303,7 @@ def test_a_callers_jobs_can_be_claimed_after_the_commit(store):
         lambda tx, text: JobQueries(tx).request_cancel(
             WorkerQueries(tx).list_leases("w1")[0].id, 1, text
         ),
-        lambda tx, text: WorkerQueries(tx).save_checkpoint(
-            WorkerQueries(tx).list_leases("w1")[0].id, "w1", 1, text, text
-        ),
+        lambda tx, text: save_checkpoint(tx, WorkerQueries(tx).list_leases("w1")[0], text, text),
         lambda tx, text: JobQueries(tx).get_job(text),
         lambda tx, text: SearchQueries(tx).list_jobs({"owner": text}, 5, None),
         lambda tx, text: JobQueries(tx).find_jobs(text),

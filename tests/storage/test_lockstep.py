@@ -55,6 +55,7 @@ from support.store import (
     migrated,
     read_event_table,
     replay,
+    save_checkpoint,
     sql,
     unique_job,
     wipe,
@@ -107,7 +108,7 @@ def picture(store: Store) -> dict[str, Any]:
     log = sorted(read_event_table(store), key=lambda event: (event[3] or "", event[0]))
     events = [(job_id, kind, *rest) for _, _, kind, job_id, *rest in log]
     rest = (
-        sql(store, "SELECT job_id, name, value, token FROM {p}checkpoint ORDER BY job_id, name"),
+        sql(store, "SELECT job_id, name, value, token FROM {p}step ORDER BY job_id, name"),
         sql(
             store,
             "SELECT scope, key, until IS NULL, reason, actor FROM {p}gate ORDER BY scope, key",
@@ -225,9 +226,7 @@ class Lockstep(RuleBasedStateMachine):
                 WorkerQueries(tx).update_progress(
                     first.worker, [(first.id, first.token, 0.5, "half")]
                 )
-                return WorkerQueries(tx).save_checkpoint(
-                    first.id, first.worker, first.token, "page", str(first.token)
-                )
+                return save_checkpoint(tx, first, "page", str(first.token))
 
         self.both(note)
 

@@ -13,7 +13,7 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import JobQueries
 from mulligan.manifest.specs import KindSpec
 from mulligan.worker import upkeep
-from mulligan.worker.queries import RetentionQueries, WorkerQueries
+from mulligan.worker.queries import RetentionQueries
 from support.store import (
     CANCELLED,
     FAILED,
@@ -31,6 +31,7 @@ from support.store import (
     open_worker,
     run_concurrently,
     run_once,
+    save_checkpoint,
     settle_leases,
     sql,
     unique_job,
@@ -53,12 +54,12 @@ def count(store, table):
 def test_a_finished_job_is_pruned_with_its_attempts_and_checkpoints(store):
     lease = claim_new_job(store)
     with store.begin() as tx:
-        WorkerQueries(tx).save_checkpoint(lease.id, "w1", 1, "page", "17")
+        save_checkpoint(tx, lease, "page", "17")
     settle_leases(store, lease, FAILED)
     settle_leases(store, claim_when_due(store, lease.id))
-    assert (count(store, "attempt"), count(store, "checkpoint")) == (2, 1)
+    assert (count(store, "attempt"), count(store, "step")) == (2, 1)
     prune(store)
-    assert [count(store, table) for table in ("job", "attempt", "checkpoint")] == [0, 0, 0]
+    assert [count(store, table) for table in ("job", "attempt", "step")] == [0, 0, 0]
 
 
 @pytest.mark.seed("004-29")

@@ -43,6 +43,7 @@ from support.store import (
     open_worker,
     read_event_table,
     run_concurrently,
+    save_checkpoint,
     settle_leases,
     settle_orphans,
     sql,
@@ -69,7 +70,7 @@ def everything(store):
     """Return all rows that a settlement could touch."""
     return [
         sql(store, f"SELECT * FROM {{p}}{table} ORDER BY 1, 2")  # noqa: S608
-        for table in ("job", "attempt", "checkpoint", "gate")
+        for table in ("job", "attempt", "step", "gate")
     ]
 
 
@@ -166,9 +167,7 @@ SILENT = {
     "progress": lambda tx, lease: WorkerQueries(tx).update_progress(
         lease.worker, [(lease.id, lease.token, 0.9, "stale")]
     ),
-    "checkpoint": lambda tx, lease: WorkerQueries(tx).save_checkpoint(
-        lease.id, lease.worker, lease.token, "page", "stale"
-    ),
+    "checkpoint": lambda tx, lease: save_checkpoint(tx, lease, "page", "stale"),
     "cancel": lambda tx, lease: JobQueries(tx).request_cancel(lease.id, lease.token, "stale"),
 }
 LATER = {
@@ -398,7 +397,7 @@ def test_a_checkpoint_resets_losses(store):
     again = claim_when_due(store, lease.id)
     assert again.losses == 1
     with store.begin() as tx:
-        assert WorkerQueries(tx).save_checkpoint(lease.id, "w1", again.token, "page", "17")
+        assert save_checkpoint(tx, again, "page", "17")
     assert get(store, lease.id).losses == 0
 
 
@@ -406,7 +405,7 @@ def test_a_checkpoint_and_the_loss_of_its_lease_are_serialised(postgres):
     """Otherwise a checkpoint of the old attempt could appear within the new one."""
     lease = claim_new_job(postgres)
     with postgres.begin() as tx:
-        assert WorkerQueries(tx).save_checkpoint(lease.id, "w1", 1, "page", "17")
+        assert save_checkpoint(tx, lease, "page", "17")
         loss = BackgroundCall(lambda: settle_leases(postgres, lease, LOST))
         until(
             lambda: loss.done or is_waiting_for_lock(postgres), what="the loss is settled or waits"

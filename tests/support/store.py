@@ -20,6 +20,8 @@ from mulligan.events.queries import EventQueries
 from mulligan.jobs.queries import Inserted, JobQueries, SearchQueries
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import Policy
+from mulligan.steps.queries import StepQueries, step_write
+from mulligan.steps.rules import StepKind, StepRecord, StepState
 from mulligan.storage import Store, open_store
 from mulligan.worker import upkeep
 from mulligan.worker.claim import Claimer
@@ -36,7 +38,7 @@ TABLES = (
     "job",
     "attempt",
     "event",
-    "checkpoint",
+    "step",
     "worker",
     "gate",
     "manifest",
@@ -433,3 +435,10 @@ def is_waiting_for_lock(store: Store) -> bool:
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
         )
     )
+
+
+# --- Steps ---
+def save_checkpoint(tx: Any, lease: Lease, name: str, value: str) -> bool:
+    """Save a checkpoint of an attempt. False: it has lost its lease."""
+    record = StepRecord(name, StepKind.CHECKPOINT, StepState.DONE, 0, value)
+    return bool(StepQueries(tx).save([step_write(lease, record)]))

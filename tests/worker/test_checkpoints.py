@@ -30,10 +30,8 @@ def test_a_checkpoint_is_durable_when_it_returns_and_readable_in_the_next_attemp
             ctx.checkpoint("page", 8)
             ctx.checkpoint("odd value", {"text": "nul \x00 inside", "n": None})
             with other.store.read() as tx:  # another connection sees it while we still run
-                checkpoints = (
-                    WorkerQueries(tx).get_previous_attempts([ctx.job.id])[ctx.job.id].checkpoints
-                )
-            recorded.append({name: json.loads(text) for name, text in checkpoints.items()})
+                steps = WorkerQueries(tx).get_previous_attempts([ctx.job.id])[ctx.job.id].steps
+            recorded.append({name: json.loads(step.value) for name, step in steps.items()})
             raise OSError("later")
         return dict(ctx.checkpoints)
 
@@ -144,7 +142,7 @@ def test_a_lost_lease_refuses_the_checkpoint(app):
     assert after.state is State.QUEUED
     assert after.losses == 1
     with app.store.read() as tx:
-        assert WorkerQueries(tx).get_previous_attempts([job.id])[job.id].checkpoints == {}
+        assert WorkerQueries(tx).get_previous_attempts([job.id])[job.id].steps == {}
     assert any(event.type == "job.stale_refused" for event in app.jobs.history(job.id))
 
 

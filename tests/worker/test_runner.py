@@ -194,11 +194,11 @@ def test_a_checkpoint_answer_after_a_cancellation_is_ignored(app, serve):
 
     harness = serve()
     seq = harness.run("saves")
-    [request] = harness.until(lambda: [m[1] for m in harness.messages if m[0] == "checkpoint"])
+    [request] = harness.until(lambda: [m[1] for m in harness.messages if m[0] == "step"])
     harness.send_together(["stop", seq, False])
     assert harness.end(seq)[1] == "stopped"
     after, run = harness.run("next", send=False)
-    harness.send_together(["checkpoint_written", request, True], run)
+    harness.send_together(["step_saved", request, True], run)
     assert harness.end(after)[1] == "returned"
 
 

@@ -31,6 +31,7 @@ class EventType(StrEnum):
     JOB_DISCARDED = "job.discarded"
     JOB_UNDISCARDED = "job.undiscarded"
     JOB_EDITED = "job.edited"
+    JOB_STEP_FINISHED = "job.step_finished"
     JOB_PRUNED = "job.pruned"
     JOB_STALE_REFUSED = "job.stale_refused"
     BATCH_SEALED = "batch.sealed"

@@ -31,10 +31,21 @@ class State(StrEnum):
     PARKED = "parked"
 
 
+class RecordedStep(NamedTuple):
+    """A step or checkpoint that an earlier attempt recorded."""
+
+    kind: str
+    state: str
+    number: int  # order in which the steps ended
+    value: str | None  # JSON text
+    detail: str
+    token: int  # of that attempt
+
+
 class PreviousAttempts(NamedTuple):
     """State that earlier attempts left for the next one."""
 
-    checkpoints: Mapping[str, str]  # name → JSON text
+    steps: Mapping[str, RecordedStep]  # by name
     previous: Mapping[str, Any] | None  # code, class, attempt of the last failure
 
 

@@ -44,7 +44,7 @@ from mulligan.storage.statements import SqlDialect
 DELETE_JOBS = (
     "delete_attempts",
     "delete_attempt_logs",
-    "delete_checkpoints",
+    "delete_steps",
     "delete_args",
     "delete_jobs",
 )

@@ -147,9 +147,9 @@ ORDER BY token DESC LIMIT 1
 -- List the attempts of a job that have a log.
 SELECT token FROM {p}attempt_log WHERE job_id = :id ORDER BY token
 
--- name: delete_checkpoints
--- Delete the checkpoints of removed jobs.
-DELETE FROM {p}checkpoint WHERE job_id {in:ids}
+-- name: delete_steps
+-- Delete the steps and checkpoints of removed jobs.
+DELETE FROM {p}step WHERE job_id {in:ids}
 
 -- name: delete_jobs
 -- Delete jobs.

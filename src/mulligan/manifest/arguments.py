@@ -81,17 +81,7 @@ class Arguments:
     @cached_property
     def _result_adapter(self) -> pydantic.TypeAdapter[Any] | None:
         """Return what converts results; None if no annotation says how."""
-        hint = self._hints.get("return", Any)
-        if typing.get_origin(hint) in _UNIONS:
-            values = [one for one in typing.get_args(hint) if not _is_outcome(one)]
-            hint = typing.Union[tuple(values)] if values else None  # noqa: UP007
-        elif hint is None or _is_outcome(hint):
-            hint = type(None)
-        try:
-            adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
-        except (pydantic.PydanticUserError, NameError):
-            return None
-        return None if any(find_unstorable({"schema": adapter.core_schema})) else adapter
+        return _build_adapter(self._hints.get("return", Any))
 
     def convert_result(self, result: Any) -> Any:
         """Return a result, given as JSON values, as the type that the handler is annotated with."""
@@ -288,6 +278,57 @@ class Arguments:
 # attributes of pydantic models.
 _ALIAS_PREFIX = "arg__"
 _ALIAS_TITLE = "Arg  "  # the prefix in titles that pydantic derives from names
+
+
+def _build_adapter(hint: Any) -> pydantic.TypeAdapter[Any] | None:
+    """Return what converts JSON values to the type of a result; None if its hint says nothing."""
+    if typing.get_origin(hint) in _UNIONS:
+        values = [one for one in typing.get_args(hint) if not _is_outcome(one)]
+        hint = typing.Union[tuple(values)] if values else None  # noqa: UP007
+    elif hint is None or _is_outcome(hint):
+        hint = type(None)
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(hint)
+    except (pydantic.PydanticUserError, NameError):
+        return None
+    return None if any(find_unstorable({"schema": adapter.core_schema})) else adapter
+
+
+def result_converter(function: Callable[..., Any]) -> Callable[[Any], Any] | None:
+    """Return what converts a recorded result to the type that a function is annotated with.
+
+    None: the annotation says nothing, or JSON values are of that type already.
+    """
+    hint = getattr(function, "__annotations__", {}).get("return", Any)
+    if hint is None or hint is Any or (isinstance(hint, type | str) and hint in _JSON_HINTS):
+        return None
+    adapter = _cached_adapter(getattr(function, "__code__", function), function)
+    if adapter is None:
+        return None
+
+    def convert(value: Any) -> Any:
+        try:
+            return adapter.validate_json(json.dumps(value))
+        except ValidationError as errors:
+            name = getattr(function, "__qualname__", repr(function))
+            problem = _format_errors("it does not fit", errors)
+            message = f"the recorded result of {name}, {value!r:.200}: {problem}"
+            raise ResultMismatch(message) from None
+
+    return convert
+
+
+_JSON_HINTS = frozenset({str, int, bool, dict, list, "None", "str", "int", "bool", "dict", "list"})
+_adapters: dict[Any, pydantic.TypeAdapter[Any] | None] = {}  # by code: a function may be local
+_MAX_ADAPTERS = 1000
+
+
+def _cached_adapter(key: Any, function: Callable[..., Any]) -> pydantic.TypeAdapter[Any] | None:
+    if key not in _adapters:
+        if len(_adapters) >= _MAX_ADAPTERS:
+            _adapters.clear()
+        _adapters[key] = _build_adapter(_type_hints(function).get("return", Any))
+    return _adapters[key]
 
 
 def _remove_alias_prefix(alias: str) -> str:

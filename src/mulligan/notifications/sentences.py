@@ -170,6 +170,10 @@ def _stale_refused(event: Event) -> str:
     )
 
 
+def _step_finished(event: Event) -> str:
+    return f"Step {_field(event, 'step')} of {_kind(event)} is {_field(event, 'state')}"
+
+
 def _pruned(event: Event) -> str:
     return f"Retention removed {_count(event, 'jobs'):,} finished {_kind(event)} jobs"
 
@@ -374,6 +378,7 @@ _TEMPLATES: Mapping[str, Sentence] = {
     EventType.JOB_DISCARDED: _job_was_by("discarded"),
     EventType.JOB_UNDISCARDED: _job_was_by("restored after a discard"),
     EventType.JOB_EDITED: _job_was_by("edited"),
+    EventType.JOB_STEP_FINISHED: _step_finished,
     EventType.JOB_PRUNED: _pruned,
     EventType.JOB_STALE_REFUSED: _stale_refused,
     EventType.BATCH_SEALED: _batch_sealed,

@@ -17,10 +17,11 @@ from mulligan.core.attempt import Lease
 from mulligan.core.durations import to_micros
 from mulligan.core.errors import Refused
 from mulligan.core.ids import new_id
-from mulligan.core.job import Job, PreviousAttempts
+from mulligan.core.job import Job, PreviousAttempts, RecordedStep
 from mulligan.core.tracing import NO_TRACER
 from mulligan.manifest.arguments import to_json
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.steps.rules import StepKind, StepRecord, StepState
 from mulligan.worker.runner.context import Context
 
 DEFAULT_KIND = "test"
@@ -57,12 +58,12 @@ class _MemoryHost:
         if isinstance(context, UnitContext):
             context.reports.append((fraction, message))
 
-    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
-        del context, name, value
+    def save_step(self, context: Context, record: StepRecord) -> bool:
+        del context, record
         return True
 
-    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
-        return self.save_checkpoint(context, name, value)
+    async def save_step_async(self, context: Context, record: StepRecord) -> bool:
+        return self.save_step(context, record)
 
     def workdir(self, context: Context) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="mulligan-"))
@@ -90,13 +91,15 @@ def context(  # noqa: PLR0913 - one keyword per fact that a handler can read
     choice: str | None = None,
     previous: Mapping[str, Any] | None = None,
     checkpoints: Mapping[str, Any] | None = None,
+    steps: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     state: Any = None,
     batch_id: str | None = None,
 ) -> UnitContext:
     """Return a context to call a handler with in a unit test: `render(context(), clip=7)`.
 
-    The arguments are what the handler finds. `job` is one that you have enqueued.
+    The arguments are what the handler finds. `job` is one that you have enqueued. `steps` are
+    results of earlier attempts, by name: the handler gets them without a call.
     """
     lease = _build_lease(
         job,
@@ -114,11 +117,17 @@ def context(  # noqa: PLR0913 - one keyword per fact that a handler can read
         choice=choice,
         settings=json.dumps({"settings": dict(settings)}) if settings else None,
     )
-    saved = {
-        name: to_json(value, f"checkpoint {name!r}") for name, value in (checkpoints or {}).items()
-    }
+    recorded = {**_record(StepKind.CHECKPOINT, checkpoints), **_record(StepKind.STEP, steps)}
     found = SimpleNamespace() if state is None else state
-    return UnitContext(lease, PreviousAttempts(saved, previous), found)
+    return UnitContext(lease, PreviousAttempts(recorded, previous), found)
+
+
+def _record(kind: StepKind, values: Mapping[str, Any] | None) -> dict[str, RecordedStep]:
+    """Return values as an earlier attempt would have recorded them."""
+    return {
+        name: RecordedStep(kind, StepState.DONE, place, to_json(value, f"{kind} {name!r}"), "{}", 1)
+        for place, (name, value) in enumerate((values or {}).items(), 1)
+    }
 
 
 def _build_lease(

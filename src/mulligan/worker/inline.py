@@ -34,6 +34,8 @@ from mulligan.operations import chore as operations
 from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
+from mulligan.steps.queries import StepQueries, lease_after, step_write
+from mulligan.steps.rules import StepRecord
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker import upkeep
 from mulligan.worker.claim import create_claimer
@@ -229,7 +231,7 @@ class InlineWorker:
             self._context = None
             outcome = self._with_log(outcome)
             took = round((time.monotonic() - began) * 1000)
-            self._settle(Ending(lease, outcome, took))
+            self._settle(Ending(context.lease, outcome, took))
             if self._hooks.has_faults:
                 self._record_hook_faults()
             if self._interrupt_handler.interrupted:
@@ -351,15 +353,16 @@ class InlineWorker:
                 self.worker, [(lease.id, lease.token, fraction, message)]
             )
 
-    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
-        lease: Lease = context.lease
+    def save_step(self, context: Context, record: StepRecord) -> bool:
+        write = step_write(context.lease, record)
         with self._store.begin() as tx:
-            return WorkerQueries(tx).save_checkpoint(
-                lease.id, self.worker, lease.token, name, value
-            )
+            saved = bool(StepQueries(tx).save([write]))
+        if saved:
+            context.lease = lease_after(context.lease, write)
+        return saved
 
-    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
-        return await asyncio.to_thread(self.save_checkpoint, context, name, value)
+    async def save_step_async(self, context: Context, record: StepRecord) -> bool:
+        return await asyncio.to_thread(self.save_step, context, record)
 
     def _work_folder(self) -> Path:
         return work_folder(self._folder, self.worker)

@@ -2,14 +2,14 @@
 
 To a runner:
     ["run", seqs, shared, columns, previous_attempts]
-    ["stop", seq, with_stacks]   ["recall", seq]   ["drain"]   ["checkpoint_written", request, ok]
+    ["stop", seq, with_stacks]   ["recall", seq]   ["drain"]   ["step_saved", request, ok]
 
 From a runner:
     ["settings", values]   ["ready", manifest]   ["load_failed", error]
     ["returned", [seq, ms, seq, ms, …]]
     ["ended", [[seq, …outcome], …]]
     ["progress", [[seq, fraction, text], …]]
-    ["checkpoint", request, seq, name, value]
+    ["step", request, seq, record]
     ["stacks", seq, [[title, [[path, line, function], …]], …]]
 """
 
@@ -24,7 +24,8 @@ from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
-from mulligan.core.job import PreviousAttempts
+from mulligan.core.job import PreviousAttempts, RecordedStep
+from mulligan.steps.rules import StepRecord
 
 # --- Size ---
 
@@ -196,7 +197,14 @@ def _is_constant(column: Sequence[Any]) -> bool:
 
 def _previous_to_wire(previous: PreviousAttempts) -> list[Any]:
     last = None if previous.previous is None else dict(previous.previous)
-    return [dict(previous.checkpoints), last]
+    steps = {name: tuple(step) for name, step in previous.steps.items()}
+    return [steps, last]
+
+
+def previous_from_wire(item: list[Any]) -> PreviousAttempts:
+    """Decode what earlier attempts left for the next one."""
+    steps, last = item
+    return PreviousAttempts({name: RecordedStep._make(step) for name, step in steps.items()}, last)
 
 
 def leases_from_wire(
@@ -316,6 +324,19 @@ def _are_numbers(values: list[int]) -> bool:
     return (
         bool(values) and {*map(type, values)} == {int} and min(values) >= 0 and max(values) < MAX_MS
     )
+
+
+# --- Steps ---
+
+
+def step_from_wire(item: list[Any]) -> StepRecord:
+    """Decode a step. Check the types of what is stored: a handler may have forged it."""
+    record = StepRecord._make(item)
+    texts = (record.name, record.kind, record.state, record.detail, record.value or "")
+    if {*map(type, texts)} != {str} or not _are_numbers([record.number, record.took]):
+        message = "invalid message about a step"
+        raise ValueError(message)
+    return record
 
 
 # --- Failures ---

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
@@ -23,6 +23,7 @@ from mulligan.events.queries import EventQueries, JobEventQueries
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries, NewJobQueries
 from mulligan.releases.queries import ReleaseQueries
+from mulligan.steps.queries import StepQueries
 from mulligan.storage.base import Queries, RowQueries, RowTransaction, Store, Transaction
 from mulligan.storage.statements import SqlDialect
 from mulligan.worker.protocol import HookFault
@@ -158,21 +159,19 @@ class WorkerQueries(Queries):
         return len(self.tx.rows("raise_tokens", by=by))
 
     def get_previous_attempts(self, ids: Sequence[str]) -> dict[str, PreviousAttempts]:
-        """Return checkpoints and the last failure of jobs that ran before."""
-        checkpoints: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        for job_id, name, value in self.tx.rows("get_checkpoints", ids=self.tx.array_param(ids)):
-            checkpoints[job_id][name] = value
+        """Return recorded steps and the last failure of jobs that ran before."""
+        steps = StepQueries(self.tx).list_recorded(ids)
         failed = JobQueries(self.tx).get_latest_attempts(ids, failed=True)
         return {
-            job_id: PreviousAttempts(checkpoints.get(job_id, {}), _previous(failed.get(job_id)))
+            job_id: PreviousAttempts(steps.get(job_id, {}), _previous(failed.get(job_id)))
             for job_id in ids
-            if job_id in checkpoints or job_id in failed
+            if job_id in steps or job_id in failed
         }
 
     def previous_attempts_of(
         self, leases: Sequence[Lease], history_kinds: frozenset[str] | None = None
     ) -> dict[str, PreviousAttempts]:
-        """Return checkpoints and the last failure of leased jobs that ran before.
+        """Return recorded steps and the last failure of leased jobs that ran before.
 
         `history_kinds`: kinds whose handlers can read them; None: all kinds.
         """
@@ -196,17 +195,6 @@ class WorkerQueries(Queries):
                 progress=fraction,
                 message=message,
             )
-
-    def save_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
-        """Save a checkpoint and reset `losses`: a job that makes progress is no poison job.
-
-        False: the lease is lost.
-        """
-        fence = {"id": job_id, "worker": worker, "token": token}
-        if not self.tx.rows("save_checkpoint", **fence, name=name, value=value):
-            return False
-        self.tx.rows("reset_losses", **fence)
-        return True
 
 
 def new_worker_row(

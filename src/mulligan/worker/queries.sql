@@ -80,18 +80,10 @@ UPDATE {p}job SET run_at = :now WHERE state = 'queued' AND run_at > :now AND run
 -- Raise the fencing tokens of all jobs after a restore, so that older attempts are refused.
 UPDATE {p}job SET token = token + :by RETURNING 1
 
--- name: get_checkpoints
--- Read the checkpoints of jobs.
-SELECT job_id, name, value FROM {p}checkpoint WHERE job_id {in:ids}
-
 -- name: update_progress
 -- Store the progress of a running attempt, if it still holds its lease.
 UPDATE {p}job SET progress = COALESCE(:progress, progress), progress_message = :message
 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running'
-
--- name: reset_losses
--- Reset the losses of a job whose attempt saved a checkpoint: it makes progress between losses.
-UPDATE {p}job SET losses = 0 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND losses > 0
 
 -- name: prune_slots
 -- Delete old slots of schedules.

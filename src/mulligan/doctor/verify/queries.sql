@@ -12,8 +12,9 @@ UNION ALL {part:first_attempt_row} AND id {in:ids}
 ORDER BY 1, 2
 
 -- name: list_checkpoints
--- List the checkpoints of jobs without their values.
-SELECT job_id, name, token, at FROM {p}checkpoint WHERE job_id {in:ids} ORDER BY job_id, name
+-- List what the attempts of jobs saved, without the values.
+SELECT job_id, name, token, COALESCE(ended_at, started_at) AS at FROM {p}step
+WHERE job_id {in:ids} AND actor = '' ORDER BY job_id, name
 
 -- name: list_batches_by_id
 -- List batches in order of id, for `doctor --verify`.

@@ -227,13 +227,27 @@ CREATE TABLE {p}attempt_log (
 CREATE INDEX attempt_log_for_retention ON {p}attempt_log (at);
 
 
--- checkpoint: named values that an attempt saves for later attempts of the same job.
-CREATE TABLE {p}checkpoint (
-  job_id TEXT COLLATE "C" NOT NULL,
-  name   TEXT NOT NULL,
-  value  TEXT NOT NULL,
-  token  BIGINT NOT NULL,
-  at     BIGINT NOT NULL,
+-- step: what an attempt saved for later attempts of the same job, by name.
+--
+-- kind      step, undo (the undo of a step, named "NAME/undo"), or checkpoint (a value without a call)
+-- state     running (marked before its call, and without a result), done, failed, undone
+-- number    order in which the steps ended
+-- value     JSON of the result; NULL: none yet
+-- detail    JSON: uses, tries, undo (the function and its arguments)
+-- token     of the attempt that wrote the row
+-- actor     who wrote the value by hand; empty: an attempt
+CREATE TABLE {p}step (
+  job_id     TEXT COLLATE "C" NOT NULL,
+  name       TEXT NOT NULL,
+  kind       TEXT NOT NULL,
+  state      TEXT NOT NULL,
+  number     INTEGER NOT NULL,
+  value      TEXT,
+  detail     TEXT NOT NULL DEFAULT '{}',
+  token      BIGINT NOT NULL,
+  started_at BIGINT NOT NULL,
+  ended_at   BIGINT,
+  actor      TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (job_id, name)
 );
 

@@ -6,32 +6,41 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mulligan.core.attempt import Cls, Lease
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
-from mulligan.core.errors import Duration, LeaseLost, Refused
-from mulligan.core.format import safe_text
-from mulligan.core.job import Job, PreviousAttempts, State
+from mulligan.core.errors import Duration, Refused
+from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State
 from mulligan.core.tracing import OnAttemptEnd, Tracer
 from mulligan.failures.redact import scrub_public
-from mulligan.manifest.arguments import to_json
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.limits import parse_counts
 from mulligan.retries.policy import parse_job_settings
+from mulligan.steps.rules import StepRecord
 from mulligan.worker.liveness import kill_marked
 from mulligan.worker.runner.flight_recorder import current_recording
 from mulligan.worker.runner.program import Program, run_in_thread
+from mulligan.worker.runner.steps import (
+    AttemptSteps,
+    CallFunction,
+    SaveRecord,
+    call_async,
+    call_blocking,
+    drive,
+    drive_async,
+    step_call,
+)
 
 log = logging.getLogger("mulligan.job")
 MESSAGE_LIMIT = 500
-NAME_LIMIT = 200
+T = TypeVar("T")
 
 
 class AttemptHost(Protocol):
@@ -45,11 +54,11 @@ class AttemptHost(Protocol):
     def progress(self, context: Context, fraction: float | None, message: str) -> None:
         """Record how far an attempt is. Returns at once."""
 
-    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
-        """Write a checkpoint and block until it is durable. False: the lease is lost."""
+    def save_step(self, context: Context, record: StepRecord) -> bool:
+        """Save a step and block until it is durable. False: the lease is lost."""
 
-    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
-        """Write a checkpoint and wait until it is durable. False: the lease is lost."""
+    async def save_step_async(self, context: Context, record: StepRecord) -> bool:
+        """Save a step and wait until it is durable. False: the lease is lost."""
 
     def workdir(self, context: Context) -> Path:
         """Create the work directory of an attempt."""
@@ -80,7 +89,7 @@ class Context:
     current_callback = ""  # name of the callback that runs before the handler
     stop_observed = False
     stop_requested = False
-    _checkpoints: Mapping[str, Any] = MappingProxyType({})
+    _recorded: Mapping[str, RecordedStep] = MappingProxyType({})
     _programs: AbstractSet[Program] = frozenset()
     _started = 0
     _workdir: Path | None = None
@@ -92,9 +101,7 @@ class Context:
         self.seq = seq
         self.lease = lease
         if previous is not None:
-            self._checkpoints = {
-                name: json.loads(value) for name, value in previous.checkpoints.items()
-            }
+            self._recorded = previous.steps
             self.previous = previous.previous
 
     # --- Facts ---
@@ -167,7 +174,7 @@ class Context:
     @property
     def checkpoints(self) -> Mapping[str, Any]:
         """Checkpoints of earlier attempts and of this one, by name."""
-        return dict(self._checkpoints)
+        return self._steps.checkpoints
 
     def key(self, name: str) -> str:
         """Return a unique key for a child of this job, so that a retry enqueues it only once."""
@@ -192,44 +199,58 @@ class Context:
 
     # --- Calls that wait ---
 
+    @property
+    def _steps(self) -> AttemptSteps:
+        found: AttemptSteps | None = self.__dict__.get("_attempt_steps")
+        if found is None:
+            limit = self._host.result_limit
+            steps = AttemptSteps(self.lease.id, self._recorded, limit)
+            found = self._instance_value("_attempt_steps", lambda: steps)
+        return found
+
     def checkpoint(self, name: str, value: Any) -> None:
         """Save a value for later attempts. It is durable when this returns."""
         _refuse_on_event_loop("checkpoint")
-        text = self._checked_checkpoint(name, value)
-        self._checkpoint_saved(name, text, held=self._host.save_checkpoint(self, name, text))
+        record = self._steps.checkpoint(name, value)
+        self._steps.note(record, held=self._host.save_step(self, record))
 
     async def checkpoint_async(self, name: str, value: Any) -> None:
         """Save a value for later attempts. It is durable when this returns."""
-        text = self._checked_checkpoint(name, value)
-        self._checkpoint_saved(
-            name, text, held=await self._host.save_checkpoint_async(self, name, text)
-        )
+        record = self._steps.checkpoint(name, value)
+        self._steps.note(record, held=await self._host.save_step_async(self, record))
 
-    def _checked_checkpoint(self, name: Any, value: Any) -> str:
-        """Return the value as JSON. Raise Refused for what the database would refuse."""
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or name != safe_text(name):
-            message = (
-                f"checkpoint {name!r:.80}: the name must be a printable text "
-                f"of 1 to {NAME_LIMIT} characters"
-            )
-            raise Refused(message)
-        text = to_json(value, f"checkpoint {name!r}")
-        if len(text) > self._host.result_limit:
-            limit = self._host.result_limit
-            message = (
-                f"checkpoint {name!r} is {len(text):,} bytes of JSON, the limit is {limit:,} bytes"
-            )
-            raise Refused(message)
-        return text
+    def step(self, name: str, fn: Callable[..., T], *args: Any, key: str | int | None = None) -> T:
+        """Call a function once for this job and return its result.
 
-    def _checkpoint_saved(self, name: str, text: str, *, held: bool) -> None:
-        if not held:
-            message = (
-                f"job {self.lease.id}: this attempt no longer holds the job; "
-                f"checkpoint {name!r} was refused"
-            )
-            raise LeaseLost(message)
-        self._instance_value("_checkpoints", dict)[name] = json.loads(text)
+        The result is durable when this returns. Later attempts get it without a call: they find it
+        by the name of the step, wherever and in whatever order they ask for it. Calls of one name
+        in one attempt need different keys.
+        """
+        _refuse_on_event_loop("step")
+        result: T = drive(self._steps.run(step_call(name, fn, args, key)), self._answer_step)
+        return result
+
+    async def step_async(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]] | Callable[..., T],
+        *args: Any,
+        key: str | int | None = None,
+    ) -> T:
+        """Run a step like `step`. An async function is awaited, any other runs on a thread."""
+        run = self._steps.run(step_call(name, fn, args, key))
+        result: T = await drive_async(run, self._answer_step_async)
+        return result
+
+    def _answer_step(self, request: SaveRecord | CallFunction) -> Any:
+        if isinstance(request, SaveRecord):
+            return self._host.save_step(self, request.record)
+        return call_blocking(request.call)
+
+    async def _answer_step_async(self, request: SaveRecord | CallFunction) -> Any:
+        if isinstance(request, SaveRecord):
+            return await self._host.save_step_async(self, request.record)
+        return await call_async(request.call)
 
     def run(
         self,

@@ -31,6 +31,7 @@ from mulligan.core.tracing import OPENTELEMETRY
 from mulligan.manifest.hooks import Hook
 from mulligan.manifest.specs import DELIVERY_QUEUE, Handler, Registry
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.steps.rules import StepRecord
 from mulligan.worker.liveness import make_workdir, remove_workdir
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -40,6 +41,7 @@ from mulligan.worker.protocol import (
     failure_from_wire,
     leases_from_wire,
     outcome_to_wire,
+    previous_from_wire,
     stopped_to_wire,
 )
 from mulligan.worker.recording import Recording, encode_records
@@ -188,7 +190,7 @@ class Runner:
         self._unsent = 0
         self._from_threads: list[tuple[AttemptTask, Outcome | None]] = []
         self._progress: dict[int, list[Any]] = {}
-        self._checkpoint_requests: dict[int, Future[bool]] = {}
+        self._step_requests: dict[int, Future[bool]] = {}
         self._last_request = 0
         self._flush_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -252,10 +254,10 @@ class Runner:
                 self._stop(seq)
             case ["recall", seq]:
                 self._recall(seq)
-            case ["checkpoint_written", request, written]:
-                answer = self._checkpoint_requests.pop(request)
+            case ["step_saved", request, saved]:
+                answer = self._step_requests.pop(request)
                 if not answer.cancelled():  # its attempt may have been stopped meanwhile
-                    answer.set_result(written)
+                    answer.set_result(saved)
             case ["hooks_off", names]:
                 self.hooks.turn_off(names)
             case ["failed", lease, failure, killed_at]:
@@ -295,7 +297,7 @@ class Runner:
         try:
             attempts = None
             if previous is not None:
-                attempts = PreviousAttempts(*previous)
+                attempts = previous_from_wire(previous)
             self._accept(seq, lease, attempts)
         except Exception:
             log.exception("job %s could not be accepted; returning it", lease.id)
@@ -626,18 +628,18 @@ class Runner:
         if progress:
             self._send(["progress", list(progress.values())])
 
-    def save_checkpoint(self, context: Context, name: str, value: str) -> bool:
-        """Request a checkpoint and block until it is durable. False: the lease is lost."""
+    def save_step(self, context: Context, record: StepRecord) -> bool:
+        """Request that a step is saved and block until it is durable. False: the lease is lost."""
         answer: Future[bool] = Future()
         with self._waiting_for_database(context):
-            self._call_on_loop(lambda: self._request_checkpoint(context, name, value, answer))
+            self._call_on_loop(lambda: self._request_step(context, record, answer))
             return answer.result()
 
-    async def save_checkpoint_async(self, context: Context, name: str, value: str) -> bool:
-        """Request a checkpoint and wait until it is durable. False: the lease is lost."""
+    async def save_step_async(self, context: Context, record: StepRecord) -> bool:
+        """Request that a step is saved and wait until it is durable. False: the lease is lost."""
         answer: Future[bool] = Future()
         with self._waiting_for_database(context):
-            self._request_checkpoint(context, name, value, answer)
+            self._request_step(context, record, answer)
             return await asyncio.wrap_future(answer)
 
     @contextlib.contextmanager
@@ -654,12 +656,10 @@ class Runner:
         if attempt is not None and attempt.slot >= 0:
             self._status_page.set_progress(attempt.slot, now_ns)
 
-    def _request_checkpoint(
-        self, context: Context, name: str, value: str, answer: Future[bool]
-    ) -> None:
+    def _request_step(self, context: Context, record: StepRecord, answer: Future[bool]) -> None:
         self._last_request += 1
-        self._checkpoint_requests[self._last_request] = answer
-        self._send(["checkpoint", self._last_request, context.seq, name, value])
+        self._step_requests[self._last_request] = answer
+        self._send(["step", self._last_request, context.seq, [*record]])
 
     def _call_on_loop(self, callback: Callable[[], object]) -> None:
         self.loop.call_soon_threadsafe(callback)

@@ -32,6 +32,7 @@ from mulligan.manifest.declared import (
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
+from mulligan.steps.queries import StepQueries, StepWrite
 from mulligan.storage.base import Store
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
@@ -281,10 +282,10 @@ class Chores:
         with self._store.begin() as tx:
             WorkerQueries(tx).update_progress(worker, progress)
 
-    def write_checkpoint(self, job_id: str, worker: str, token: int, name: str, value: str) -> bool:
-        """Write a checkpoint. False: the attempt has lost its lease."""
+    def save_steps(self, writes: Sequence[StepWrite]) -> set[tuple[str, str]]:
+        """Save steps of running attempts. The others have lost their lease."""
         with self._store.begin() as tx:
-            return WorkerQueries(tx).save_checkpoint(job_id, worker, token, name, value)
+            return StepQueries(tx).save(writes)
 
     # --- Exit ---
 

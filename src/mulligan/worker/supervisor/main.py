@@ -41,7 +41,7 @@ from mulligan.worker.queries import new_worker_row, warm_up
 from mulligan.worker.startup import finish_loading
 from mulligan.worker.supervisor.chores import Chores, PeriodicTask, PeriodicTasks, Waker
 from mulligan.worker.supervisor.deaths import oom_count_rose
-from mulligan.worker.supervisor.loop import OUTAGE_WAIT, WorkLoop
+from mulligan.worker.supervisor.loop import WorkLoop
 from mulligan.worker.supervisor.runner_process import (
     ActiveAttempt,
     KillReason,
@@ -50,7 +50,8 @@ from mulligan.worker.supervisor.runner_process import (
     stderr_forwarder,
 )
 from mulligan.worker.supervisor.runners import TICK, AppLoadFailed, Runners
-from mulligan.worker.supervisor.transactions import MAX_ABORTS, LoopTransactions
+from mulligan.worker.supervisor.step_writer import StepWriter
+from mulligan.worker.supervisor.transactions import LoopTransactions
 
 log = logging.getLogger("mulligan.worker")
 
@@ -238,7 +239,7 @@ class Supervisor:
         )
         runners = Runners(command, self._settings.worker, self._work_loop.add_endings, self.clock)
         runners.on_progress = self._on_progress
-        runners.on_checkpoint = self._write_checkpoint
+        runners.on_step = StepWriter(self._chores.save_steps, self._work_loop.submit).save
         runners.on_death = self._on_runner_death
         runners.on_recall = self._work_loop.stop_prefetch
         runners.hook_watch.on_faults = self._on_hook_faults
@@ -329,7 +330,7 @@ class Supervisor:
     def _on_hint(self) -> None:
         self._hinted = True
 
-    # --- Limits, progress, checkpoints ---
+    # --- Limits and progress ---
 
     async def _tick_loop(self) -> None:
         """Check the limits of running attempts; rarely while nothing runs.
@@ -352,31 +353,6 @@ class Supervisor:
 
     def _on_progress(self, attempt: ActiveAttempt, fraction: float | None, message: str) -> None:
         self._work_loop.progress[attempt.lease.fence] = (fraction, message)
-
-    async def _write_checkpoint(self, attempt: ActiveAttempt, name: str, value: str) -> bool:
-        """Write a checkpoint, however long the database is away. False: the lease is lost."""
-        lease = attempt.lease
-        write = partial(
-            self._chores.write_checkpoint, lease.id, lease.worker, lease.token, name, value
-        )
-        aborts = 0
-        while True:
-            try:
-                written = await self._work_loop.submit(write)
-            except StoreUnavailable as outage:
-                aborts += isinstance(outage, StatementAborted)
-                if aborts >= MAX_ABORTS:
-                    log.error("job %s: checkpoint %r is not saved: %s", lease.id, name, outage)  # noqa: TRY400 - one line is enough
-                    return False
-                await asyncio.sleep(OUTAGE_WAIT[1])
-                continue
-            except Exception:
-                log.exception("job %s: the database refused checkpoint %r", lease.id, name)
-                return False
-            if written:
-                # A checkpoint resets the losses in the database; the decision must use the same.
-                attempt.lease = attempt.lease._replace(losses=0)
-            return written
 
     # --- Chores ---
 

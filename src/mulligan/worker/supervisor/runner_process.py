@@ -556,7 +556,7 @@ def _work_size(attempt: ActiveAttempt, previous: PreviousAttempts | None) -> int
     """Return how many characters an attempt adds to a message."""
     size = len(attempt.lease.payload)
     if previous is not None:
-        size += sum(map(len, previous.checkpoints.values()))
+        size += sum(len(step.value or "") for step in previous.steps.values())
     return size
 
 

@@ -22,6 +22,7 @@ from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec, Manifest
+from mulligan.steps.rules import StepRecord
 from mulligan.worker.liveness import ensure_private_folder, session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -30,6 +31,7 @@ from mulligan.worker.protocol import (
     outcome_from_wire,
     records_from_wire,
     returned_from_wire,
+    step_from_wire,
 )
 from mulligan.worker.stacks import stacks_from_wire
 from mulligan.worker.status_page import PAGES_MARK, Running
@@ -123,7 +125,7 @@ class Runners:
         self.all_written: Callable[[], bool] = lambda: True
         self.on_manifest: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[ActiveAttempt, float | None, str], None] = lambda *_: None
-        self.on_checkpoint: Callable[[ActiveAttempt, str, str], Any] = lambda *_: None
+        self.on_step: Callable[[ActiveAttempt, StepRecord], asyncio.Future[bool]]
         self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
         self.on_recall: Callable[[], None] = lambda: None  # jobs did not start in a runner
 
@@ -489,8 +491,8 @@ class Runners:
                 self._on_ended(runner, items)
             case ["progress", items]:
                 self._on_progress(runner, items)
-            case ["checkpoint", request, seq, name, value]:
-                self._write_checkpoint(runner, request, seq, name, value)
+            case ["step", request, seq, record]:
+                self._save_step(runner, request, seq, step_from_wire(record))
             case ["stacks", seq, stacks]:
                 runner.set_stacks(seq, stacks_from_wire(stacks))
             case ["settings", values]:
@@ -591,21 +593,17 @@ class Runners:
             return stopped_ending(attempt, StopReason.RELEASE, self._clock(), cost=item[3])
         return refused_ending(attempt, self._clock())
 
-    def _write_checkpoint(
-        self, runner: RunnerProcess, request: int, seq: int, name: str, value: str
-    ) -> None:
-        """Write a checkpoint and answer whether the attempt still held its lease."""
+    def _save_step(self, runner: RunnerProcess, request: int, seq: int, record: StepRecord) -> None:
+        """Save a step and answer whether the attempt still held its lease."""
         attempt = runner.attempts.get(seq)
         if attempt is None:
-            runner.send(["checkpoint_written", request, False])
+            runner.send(["step_saved", request, False])
             return
 
-        def answer(task: asyncio.Task[Any]) -> None:
-            written = not task.cancelled() and bool(task.result())
-            runner.send(["checkpoint_written", request, written])
+        def answer(saved: asyncio.Future[bool]) -> None:
+            runner.send(["step_saved", request, not saved.cancelled() and saved.result()])
 
-        task = self._loop.create_task(self.on_checkpoint(attempt, name, value))
-        task.add_done_callback(answer)
+        self.on_step(attempt, record).add_done_callback(answer)
 
     # --- Limits ---
 

@@ -1,0 +1,1 @@
+"""Durable steps: calls of a job whose results outlive the attempt."""

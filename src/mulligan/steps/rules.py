@@ -1,0 +1,42 @@
+"""Rules of durable steps: what an attempt records, and what that means for its job. Pure."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class StepKind(StrEnum):
+    """What a row of the table `step` stands for."""
+
+    STEP = "step"
+    UNDO = "undo"
+    CHECKPOINT = "checkpoint"
+
+
+class StepState(StrEnum):
+    """State of a step."""
+
+    RUNNING = "running"  # marked before its call; without a result it is in doubt
+    DONE = "done"
+    FAILED = "failed"
+    UNDONE = "undone"
+
+
+class StepRecord(NamedTuple):
+    """What an attempt asks its worker to save."""
+
+    name: str
+    kind: str
+    state: str
+    number: int
+    value: str | None = None
+    detail: str = "{}"
+    took: int = 0  # microseconds
+
+
+def read_detail(text: str) -> dict[str, Any]:
+    """Read the column `detail`."""
+    detail: dict[str, Any] = json.loads(text)
+    return detail
