@@ -70,6 +70,32 @@ def test_fail_fast_mode_fails_unsent_jobs_with_reason_breaker(make_world):
 
 
 @pytest.mark.any_store
+@pytest.mark.seed("001-34")
+@pytest.mark.parametrize(
+    ("failed", "minutes", "state"),
+    [
+        (10, 0, "open"),  # half of 20 calls
+        (9, 0, "closed"),
+        (10, 2, "open"),  # the first half of the calls was made two minutes before the second
+        (10, 5, "closed"),  # five minutes: too long ago, and the rest is too few calls to judge
+    ],
+)
+def test_half_of_the_calls_within_some_minutes_open_the_breaker(make_world, failed, minutes, state):
+    world = make_world(RETRY_MAX_ATTEMPTS="1")
+    ann = world.visitor()
+    for n in range(21 - 2 * failed, 20, 2):  # every second call fails, the last one too
+        document = hashlib.sha256(make_pdf(f"page {n}")).hexdigest()
+        world.add_order(503, document=document)
+    for n in range(20):
+        ann.upload(f"page {n}")
+        if n in (9, 19):
+            world.run()
+            world.advance(60 * minutes if n == 9 else 0)
+    assert len(world.calls()) == 20
+    assert world.app.dependencies.get("gateway").state == state
+
+
+@pytest.mark.any_store
 @pytest.mark.seed("001-35", "001-41")
 def test_one_failure_or_many_bad_files_leave_the_breaker_closed(world, ann):
     world.add_order(503, times=1)

@@ -176,6 +176,7 @@ def test_worker_that_is_killed_and_started_again_finishes_the_job(
     clips = [site.clip(f"slow-{number}.jpg") for number in range(5)]
     job = site.order(*clips)
     site.wait(job, lambda view: view["state"] == "PROCESSING")  # 003-35
+    until(lambda: list(tmp_path.rglob("picture-*")), 60, "a picture")  # the attempt has begun
     site.deployment.kill("mulligan worker")
     site.deployment.start("mulligan worker")  # as the service manager does: 003-32
     view = site.finish(job)
