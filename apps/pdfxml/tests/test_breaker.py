@@ -22,6 +22,7 @@ def restart_gateway(world):
     world.services["gateway"] = world.gateway
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("001-33", "001-34", "001-36", "001-37", "001-38", "001-40", "001-86")
 def test_jobs_stay_queued_while_the_gateway_is_down_and_complete_afterwards(world, ann):
     world.gateway.close()
