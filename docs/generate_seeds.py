@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("must", "should", "future", "trap")
-NAMED = ("000", "003")  # specifications whose requirements name their assertion in a shared test
 TestNode = ast.FunctionDef | ast.AsyncFunctionDef
 FIELDS = {"id", "kind", "text", "where", "otherwise", "why"}
 OPENING = """# The five specifications
@@ -89,17 +88,38 @@ def _ids(decorator: ast.expr) -> list[str]:
 def unnamed_assertions() -> Iterator[str]:
     """Yield a sentence for every requirement that shares a test without naming its assertion.
 
-    The comment `# 000-12` at an assertion, or at a parameter of the test, names it.
+    The comment `# 000-12` names it: in the test, or in a fixture, function or table of its module.
     """
     for file in _test_files():
         text = file.read_text(encoding="utf-8")
-        lines = [line.partition("#")[2] for line in text.splitlines()]
-        for node, ids in _marked_nodes(ast.parse(text)):
-            first = min(decorator.lineno for decorator in node.decorator_list)
-            comments = "\n".join(lines[first - 1 : node.end_lineno])
+        tree = ast.parse(text)
+        comments = [line.partition("#")[2] for line in text.splitlines()]
+        for node, ids in _marked_nodes(tree):
+            if len(ids) == 1:
+                continue
+            named = "\n".join("\n".join(comments[lines]) for lines in _lines_of(node, tree))
             for one in ids:
-                if len(ids) > 1 and one[:3] in NAMED and one not in comments:
+                if one not in named:
                     yield f"{one} shares {node.name}; add the comment # {one} to its assertion"
+
+
+def _lines_of(test: TestNode, tree: ast.Module) -> Iterator[slice]:
+    """Yield the lines of a test and of everything in its module that it uses."""
+    parts: dict[str, ast.stmt] = {}
+    for part in tree.body:
+        if isinstance(part, TestNode | ast.ClassDef):
+            parts[part.name] = part
+        elif isinstance(part, ast.Assign):
+            parts |= {one.id: part for one in part.targets if isinstance(one, ast.Name)}
+    waiting: list[ast.stmt] = [test]
+    while waiting:
+        part = waiting.pop()
+        decorators = getattr(part, "decorator_list", [])
+        first = min([part.lineno, *(decorator.lineno for decorator in decorators)])
+        yield slice(first - 1, part.end_lineno)
+        names = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+        names |= {one.arg for one in ast.walk(part) if isinstance(one, ast.arg)}
+        waiting += [parts.pop(name) for name in names & set(parts)]
 
 
 def find_problems() -> list[str]:

@@ -50,7 +50,8 @@ def test_the_clipscribe_pack_has_a_type_of_the_specification_for_every_error():
     types = {rule.code for rule in rules}
     assert len(types) == 11  # the ten of the specification, and UnknownError
     for name in ALL_SETS:
-        assert {classify_row(row, rules).code for row in read_rows(name)} <= types
+        found = {classify_row(row, rules).code for row in read_rows(name)}
+        assert found <= types  # 004-08, 004-11, 004-16
 
 
 def test_the_tuning_set_meets_the_targets_with_its_traps_included():

@@ -85,11 +85,11 @@ def test_the_render_pack_waits_1_2_4_seconds(cls):
 @pytest.mark.parametrize(
     ("code", "cls", "retries", "expected"),
     [
-        ("NetworkTimeout", "timeout", 3, [30, 60, 120]),
-        ("RateLimitExceeded", "rate_limited", 5, [60, 180, 540, 1620, 4860]),
-        ("TemporaryServiceError", "transient", 3, [30, 60, 120]),
-        ("ResourceConstraint", "resource", 2, [30, 45]),
-        ("UnknownError", "unknown", 2, [30, 60]),
+        ("NetworkTimeout", "timeout", 3, [30, 60, 120]),  # 004-04
+        ("RateLimitExceeded", "rate_limited", 5, [60, 180, 540, 1620, 4860]),  # 004-05
+        ("TemporaryServiceError", "transient", 3, [30, 60, 120]),  # 004-06
+        ("ResourceConstraint", "resource", 2, [30, 45]),  # 004-07
+        ("UnknownError", "unknown", 2, [30, 60]),  # 004-16
     ],
 )
 @pytest.mark.seed("004-04", "004-05", "004-06", "004-07", "004-16")

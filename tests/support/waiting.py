@@ -9,8 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
-    """Return the first true result of `condition`. Fail with the last result after `timeout`."""
+def until(
+    condition: Callable[[], T], timeout: float = 10.0, what: str = "", *, interval: float = 0.02
+) -> T:
+    """Return the first true result of `condition`. Fail with the last result after `timeout`.
+
+    A condition that costs much CPU time deserves a longer interval.
+    """
     deadline = time.monotonic() + timeout
     while True:
         result = condition()
@@ -20,4 +25,4 @@ def until(condition: Callable[[], T], timeout: float = 10.0, what: str = "") -> 
             raise AssertionError(
                 f"not within {timeout} s: {what or condition}; last result: {result!r}"
             )
-        time.sleep(0.02)
+        time.sleep(interval)

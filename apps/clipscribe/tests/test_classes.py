@@ -193,7 +193,7 @@ def test_exceptions_and_statuses_have_their_type(facts, error_type):
     ],
 )
 def test_numbers_and_nouns_inside_other_text_do_not_match(text, wrong_type):
-    assert classify(text, rules=RULES).code != wrong_type
+    assert classify(text, rules=RULES).code != wrong_type  # 004-74
 
 
 @pytest.mark.seed("004-15")
@@ -201,6 +201,21 @@ def test_numbers_and_nouns_inside_other_text_do_not_match(text, wrong_type):
 def test_status_code_precedes_text(text):
     failure = classify(text, http_status=503, rules=RULES)
     assert (failure.code, failure.retryable) == (SERVICE, True)  # 004-15
+
+
+@pytest.mark.seed("004-15")
+@pytest.mark.parametrize(
+    ("text", "error_type"),
+    [
+        ("Video not found: the read operation timed out", NETWORK),
+        ("Unauthorized: connection reset by peer", NETWORK),
+        ("Service Unavailable (Forbidden)", SERVICE),
+        ("Rate limit exceeded. This video has been deleted", RATE),
+    ],
+)
+def test_of_two_patterns_in_one_text_the_one_that_is_retried_wins(text, error_type):
+    failure = classify(Exception(text), rules=RULES)
+    assert (failure.code, failure.retryable) == (error_type, True)
 
 
 @pytest.mark.seed("004-16", "004-03", "004-25")

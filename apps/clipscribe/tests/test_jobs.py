@@ -170,7 +170,7 @@ def test_message_of_an_error_of_the_program_itself_is_true(world):
     with world.force(KeyError("frames")):
         world.run()
     view = assert_true(world, job)
-    assert (view["state"], view["error"]["type"]) == ("FAILED", "UnknownError")
+    assert (view["state"], view["error"]["type"]) == ("FAILED", "UnknownError")  # 004-50, 004-56
 
 
 @pytest.mark.seed("004-50", "004-10", "004-13", "004-02")
@@ -179,7 +179,7 @@ def test_quota_of_the_model_holds_the_job_until_its_reset(world):
     job = world.order()
     with world.force(http_error(402, retry_after=3600)):
         world.run()
-    assert world.job(job).phase == "held"  # 004-13
+    assert world.job(job).phase == "held"  # 004-10, 004-13
     view = assert_true(world, job)  # 004-50
     assert view["waits_for"]  # 004-02
     world.advance(3700)

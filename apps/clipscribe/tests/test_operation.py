@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +98,10 @@ def test_metrics_match_a_manual_count(world):
     assert goals["Videos that cannot be processed"]["cohort"] == "1 of 4"
     cost = goals["Cost Efficiency (dollars for retries, by job)"]  # 004-76
     assert (cost["value"], cost["met"]) == (pytest.approx(0.02 / 5), True)
+    world.advance(301)  # the retry of `down` fails; older attempts are outside the window
+    alert_driver.run()
+    text = world.admin("GET", "/metrics").text
+    assert 'clipscribe_worker_failure_rate{window="5m"} 1.0' in text  # 004-58
 
 
 def test_table_of_failures_is_created_once_however_many_processes_start(world):
@@ -243,6 +249,32 @@ def test_retries_that_cost_more_than_the_goal_raise_an_alert(make_world):
     world.run()
     assert "retry_cost" in {rule for _, rule, _ in alert_driver.reported()}  # 004-78
     assert any("retry_cost" in subject for subject in world.mails())  # 004-78
+
+
+@pytest.mark.any_store
+@pytest.mark.parametrize(("seconds", "expected"), [(3600, set()), (6600, {"slow_jobs"})])
+def test_long_videos_raise_no_alert_until_their_time_limit_is_near(
+    world, monkeypatch, seconds, expected
+):
+    """Each video takes `seconds` more on the clock of the worker. Its limit is two hours."""
+    added = [0.0]
+    clock = SimpleNamespace(**vars(time))
+    clock.monotonic = lambda: time.monotonic() + added[0]
+    monkeypatch.setattr("mulligan.worker.inline.time", clock)
+    read_duration = world.media.read_duration
+
+    def read_slowly(*arguments):
+        added[0] += seconds
+        return read_duration(*arguments)
+
+    monkeypatch.setattr(world.media, "read_duration", read_slowly)
+    for _ in range(20):
+        world.order()
+    world.run()
+    alert_driver = AlertDriver(world.app)
+    alert_driver.run(30)
+    reported = {rule for _, rule, _ in alert_driver.reported()}
+    assert reported & {"slow_jobs"} == expected
 
 
 @pytest.mark.seed("004-17")

@@ -22,6 +22,7 @@ def restart_gateway(world):
     world.services["gateway"] = world.gateway
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("001-33", "001-34", "001-36", "001-37", "001-38", "001-40", "001-86")
 def test_jobs_stay_queued_while_the_gateway_is_down_and_complete_afterwards(world, ann):
     world.gateway.close()
@@ -67,6 +68,32 @@ def test_fail_fast_mode_fails_unsent_jobs_with_reason_breaker(make_world):
     assert ann.retry(by_breaker[0].id).json()["status"] == "queued"
     world.run(until_done=True)
     assert ann.job(by_breaker[0].id).status == "complete"  # 001-86
+
+
+@pytest.mark.any_store
+@pytest.mark.seed("001-34")
+@pytest.mark.parametrize(
+    ("failed", "minutes", "state"),
+    [
+        (10, 0, "open"),  # half of 20 calls
+        (9, 0, "closed"),
+        (10, 2, "open"),  # the first half of the calls was made two minutes before the second
+        (10, 5, "closed"),  # five minutes: too long ago, and the rest is too few calls to judge
+    ],
+)
+def test_half_of_the_calls_within_some_minutes_open_the_breaker(make_world, failed, minutes, state):
+    world = make_world(RETRY_MAX_ATTEMPTS="1")
+    ann = world.visitor()
+    for n in range(21 - 2 * failed, 20, 2):  # every second call fails, the last one too
+        document = hashlib.sha256(make_pdf(f"page {n}")).hexdigest()
+        world.add_order(503, document=document)
+    for n in range(20):
+        ann.upload(f"page {n}")
+        if n in (9, 19):
+            world.run()
+            world.advance(60 * minutes if n == 9 else 0)
+    assert len(world.calls()) == 20
+    assert world.app.dependencies.get("gateway").state == state
 
 
 @pytest.mark.any_store

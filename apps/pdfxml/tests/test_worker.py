@@ -64,6 +64,7 @@ def test_metrics_of_the_specification_have_values_also_while_the_queue_is_empty(
             lambda: (found := read_metrics(operator)).items() >= wanted.items() and found,
             60,
             f"metrics with {wanted}",
+            interval=0.3,
         )
 
     def wait_for_queue(depth, active):

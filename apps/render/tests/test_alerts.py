@@ -79,7 +79,10 @@ def test_few_waiting_orders_do_not_fire(service, alerts):
 
 
 @pytest.mark.seed("003-51")
-@pytest.mark.parametrize(("seconds", "expected"), [(100, set()), (250, {"slow_jobs"})])
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [pytest.param(100, set(), marks=pytest.mark.slow), (250, {"slow_jobs"})],
+)
 def test_renders_that_take_more_than_four_minutes_fire(
     service, alerts, monkeypatch, seconds, expected
 ):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from PIL import Image
+from PIL import Image, ImageChops, ImageStat
 
 from mulligan.apps.render import jobs, pictures
 from mulligan.apps.render.config import read_config
@@ -36,6 +36,22 @@ def retry_delays(job: str) -> list[float]:
         for item in app.jobs.attempts(job)
         if item.next_run_at
     ]
+
+
+def read_frame(video: Path, second: float) -> Image.Image:
+    """Return the frame that a viewer sees at this time."""
+    command = [pictures.find_ffmpeg(), "-loglevel", "error", "-ss", str(second), "-i", str(video)]
+    output = ["-frames:v", "1", "-f", "image2pipe", "-c:v", "png", "-"]
+    shown = subprocess.run([*command, *output], capture_output=True, check=True).stdout
+    return Image.open(io.BytesIO(shown)).convert("RGB")
+
+
+def compose_clip(content: bytes, text: str, folder: Path) -> Image.Image:
+    """Return a frame with this image and the text on it."""
+    frame = Image.open(io.BytesIO(content)).resize((pictures.WIDTH, pictures.HEIGHT))
+    letters = Image.open(pictures.draw_text(text, folder / "text.png"))
+    frame.paste(letters, mask=letters)
+    return frame
 
 
 def remaining_workdirs(tmp_path: Path) -> list[Path]:
@@ -66,8 +82,12 @@ def test_timeline_is_rendered_and_stored(service, tmp_path):
     ffmpeg_output = subprocess.run(
         [pictures.find_ffmpeg(), "-i", str(file)], capture_output=True, text=True, check=False
     ).stderr
-    assert "Duration: 00:00:02.00" in ffmpeg_output  # 003-36, 003-58
+    assert "Duration: 00:00:02.00" in ffmpeg_output  # 003-36, 003-58: 1 s each
     assert "640x360" in ffmpeg_output
+    for second, (picture, text) in enumerate([("photo.jpg", "One"), ("other.jpg", "Two")]):
+        expected = compose_clip(world.picture(picture), text, tmp_path)
+        difference = ImageChops.difference(read_frame(file, second + 0.5), expected)
+        assert max(ImageStat.Stat(difference).mean) < 4  # 003-58: image and text, in this order
 
 
 @pytest.mark.seed("003-02", "003-12", "003-40", "003-41", "003-43", "003-14", "003-37")

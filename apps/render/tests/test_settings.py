@@ -49,12 +49,13 @@ def test_a_worker_without_a_sign_of_life_for_the_stalled_interval_loses_its_job(
     service, fake_ffmpeg, monkeypatch, tmp_path
 ):
     """The first worker is stopped, not killed: it holds its files and its connection."""
-    program = fake_ffmpeg("exec sleep 300")
+    begun = tmp_path / "begun"  # a job that was claimed and never begun would not be a loss
+    program = fake_ffmpeg(f"touch {begun}; exec sleep 300")
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     environment = {"STALLED_INTERVAL_MS": "6000", "MULLIGAN_WORKER__SWEEP": "1"}
     with service.mulligan.worker(env=environment) as first:
         job = service.order()
-        until(lambda: service.fetch(job)["state"] == "PROCESSING", 60, "the first attempt")
+        until(begun.exists, 60, "the first attempt")
         stopped = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
         for process in stopped:
             process.send_signal(signal.SIGSTOP)

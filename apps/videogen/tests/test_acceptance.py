@@ -134,7 +134,11 @@ def test_flows_of_the_specification_on_worker_and_web_as_the_readme_starts_them(
 def check_new_task_and_access(site: Site) -> None:
     task = site.order("a cat")
     new = site.task(task)
-    assert (new.retryCount, new.maxRetries, new.isRetryable) == (0, 3, True)  # 002-01, -02, -03
+    assert (new.retryCount, new.maxRetries, new.isRetryable) == (
+        0,
+        3,
+        True,
+    )  # 002-01, 002-02, 002-03
     assert new.nextRetryAt is None  # 002-04
     wanted = {"taskId", "status", "retryCount", "maxRetries", "isRetryable", "nextRetryAt"}
     assert wanted <= set(vars(new))  # 002-41

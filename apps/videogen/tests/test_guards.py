@@ -14,6 +14,7 @@ GOOD = Returns({"video": "none"})
 DOWN = "The provider is down. The task waits for it, and no retry is spent."
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("002-51", "002-52", "002-54")
 def test_tasks_of_a_provider_that_is_down_wait_uncharged_and_resume(world, ann):
     world.set_fault("nimbus", "503")
@@ -50,6 +51,7 @@ def test_trouble_with_a_provider_reaches_the_channel_of_the_operators(make_world
     assert {body["type"] for body in receiver.bodies()} == {"alert.fired"}
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("002-53", "002-54")
 def test_retry_budget_delays_excess_retries_without_failing_them(make_world):
     world = make_world(RetryBudget="10/m")

@@ -57,6 +57,7 @@ def seconds_to_rescue(world, task):
     return (attempts[-1].ended_at - attempts[0].ended_at) / 1e6
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("002-56")
 def test_failed_task_has_the_success_share_of_similar_tasks(world, ann):
     for n in range(12):
@@ -90,6 +91,7 @@ def test_share_after_one_failed_task_is_0_of_1_and_too_few_to_say(world, ann):
     assert shown["high"] > 0.7
 
 
+@pytest.mark.any_store
 @pytest.mark.seed("002-56")
 def test_share_is_calibrated_on_a_run_whose_chance_is_known(world, ann):
     """Let 40 tasks fail once, and every fourth of them again and for good."""

@@ -35,7 +35,11 @@ def test_five_retries_are_six_calls_of_any_provider(make_world, model):
 
 @pytest.mark.seed("002-02", "002-06", "002-21", "002-22", "002-24")
 def test_first_delay_is_the_base_delay_with_20_percent_jitter(make_world):
-    assert retry_delays(make_world()) == [(24, 36), (48, 72), (96, 144)]  # 002-02, -21, -22, -24
+    assert retry_delays(make_world()) == [
+        (24, 36),
+        (48, 72),
+        (96, 144),
+    ]  # 002-02, 002-21, 002-22, 002-24
     assert retry_delays(make_world(BaseDelaySeconds="60"))[0] == (48, 72)  # 002-06
 
 

@@ -122,8 +122,7 @@ def test_upgrade_resumes_unfinished_copies_and_keeps_finished_ones(upgraded):
 
 
 @pytest.mark.seed("000-84")
-@pytest.mark.parametrize("query", ["account_id", "batch_id"])
-def test_campaigns_are_found_by_index(store_url, query):
+def test_campaigns_are_found_by_index(store_url):
     with data.transaction(store_url) as session:
         session.add_all(
             data.Account(id=f"a{number}", name="x", email="x@x.org") for number in range(50)
@@ -139,9 +138,10 @@ def test_campaigns_are_found_by_index(store_url, query):
     with data.transaction(store_url) as session:
         session.execute(text("ANALYZE campaigns"))
         explain = "EXPLAIN QUERY PLAN" if store_url.startswith("sqlite") else "EXPLAIN"
-        statement = f"{explain} SELECT * FROM campaigns WHERE {query} = 'a7'"  # noqa: S608
-        plan = " ".join(str(row) for row in session.execute(text(statement)))
-    assert f"ix_campaigns_{query}" in plan  # 000-84
+        for column in ("account_id", "batch_id"):
+            statement = f"{explain} SELECT * FROM campaigns WHERE {column} = 'a7'"  # noqa: S608
+            plan = " ".join(str(row) for row in session.execute(text(statement)))
+            assert f"ix_campaigns_{column}" in plan  # 000-84
     data.engine(store_url).dispose()
     data.engine.cache_clear()
 

@@ -112,7 +112,7 @@ def test_encode_without_progress_is_ended_at_the_stall_limit_and_retried(world, 
 def test_time_limit_of_an_attempt_is_a_setting(world, film, tool):
     campaign = world.publish(world.campaign("ada", asset=world.asset(film)))
     tool(SLOW)
-    with worker_with_running_encode(world, WATERMARK_TIME_LIMIT="3"):
+    with worker_with_running_encode(world, WATERMARK_TIME_LIMIT="1"):
         until(lambda: world.job(campaign).failures == 1, 60, "the end of the attempt")
     assert world.job(campaign).error["code"] == "ENCODE_TIMEOUT"  # 000-47
     assert world.token(campaign).status == "PENDING"  # 000-47
