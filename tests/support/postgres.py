@@ -56,6 +56,8 @@ SETTINGS = {
 PORTS = range(20_000, 32_000)
 
 CREATE = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+# Copying the files costs two thirds of the CPU time of writing all pages to the WAL.
+CREATE_BY_COPY = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")  # since 15
 DROP = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
 END_BACKENDS = sql.SQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {}")
 
@@ -108,7 +110,8 @@ class PostgresServer:
         if not self.running:
             self.start()
         name = f"mulligan_test_{secrets.token_hex(8)}"
-        self._admin(CREATE.format(sql.Identifier(name), sql.Identifier(template)))
+        create = CREATE_BY_COPY if self._connect().info.server_version >= 150_000 else CREATE
+        self._admin(create.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
