@@ -66,9 +66,7 @@ class DatabaseThreads:
         # Removed when no call of the holder waits or runs.
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def run(
-        self, call: Callable[[], T], seconds: float | None = None, holder: str = ""
-    ) -> T:
+    async def run(self, call: Callable[[], T], seconds: float | None = None, holder: str = "") -> T:
         """Run `call` on a thread. Raise DatabaseUnavailable if the database fails or is slow.
 
         Calls of one `holder` (a key) occupy a part of the threads: others need not wait for them.
