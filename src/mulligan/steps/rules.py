@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class StepKind(StrEnum):
-    """What a row of the table `step` stands for."""
+    """Kinds of rows in the table `step`."""
 
     STEP = "step"
     UNDO = "undo"
@@ -25,7 +25,7 @@ class StepState(StrEnum):
 
 
 class StepRecord(NamedTuple):
-    """What an attempt asks its worker to save."""
+    """A step or checkpoint that an attempt asks its worker to save."""
 
     name: str
     kind: str
