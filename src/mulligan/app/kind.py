@@ -70,8 +70,10 @@ from mulligan.manifest.specs import (
     DEFAULT_TIMEOUT,
     Handler,
     KindSpec,
+    Upcast,
     check_name,
 )
+from mulligan.manifest.versions import check_versions
 from mulligan.retries.policy import Policy, encode_policy
 from mulligan.worker.runner.context import Context
 
@@ -432,6 +434,8 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     can_retry: Any = None,
     editable: str | Sequence[str] = (),
     index: str | Sequence[str] = (),
+    version: int = 1,
+    upcast: Mapping[int, Upcast] | None = None,
 ) -> Handler:
     """Check the options of `@app.job` and return the handler."""
     _check_function(function)
@@ -447,6 +451,7 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     if retention is not None:
         kept_for = check_duration("retention", retention)
     has_callback = done is not None or can_retry is not None
+    upcasts = check_versions(kind, version, upcast)
     spec = KindSpec(
         name=kind,
         title=_check_title(kind, title, arguments),
@@ -469,6 +474,8 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
         uses_template=uses_template,
         index=_check_index(kind, index, arguments),
         needs_history=arguments.context_name is not None or has_callback,
+        version=version,
+        oldest_version=min(upcasts, default=version),
         **_unique_options(unique),
     )
     _check_unique(spec, unique, retention_settings)
@@ -483,6 +490,7 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
         app_rules=app_rules,
         done=build_callback("done", done, arguments, Context, in_attempt=True),
         can_retry=build_callback("can_retry", can_retry, arguments, Context, in_attempt=False),
+        upcast=upcasts,
     )
 
 

@@ -286,6 +286,8 @@ class Mulligan(AppServices):
         can_retry: Callable[..., Any] | None = None,
         editable: str | Sequence[str] = (),
         index: str | Sequence[str] = (),
+        version: int = 1,
+        upcast: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
     ) -> JobDecorator: ...
     def job(self, *functions: Any, **options: Any) -> Any:
         """Register a handler: `@app.job`, or `@app.job(queue="render", timeout=300)`.
@@ -324,6 +326,8 @@ class Mulligan(AppServices):
         - `log`: log records to keep with a failed attempt.
         - `cost`: cost of an attempt, in any unit.
         - `index`: arguments that `arg.` filters find fast.
+        - `version`, `upcast`: version of its payloads; functions that make one of an older version
+          one of the next: {1: f, 2: g}.
         """
         if not functions:
             return lambda function: self._register_job(function, **options)

@@ -33,6 +33,7 @@ from mulligan.jobs.service import DEFAULT_COUNT_CAP
 from mulligan.manifest.declared import load_kinds, load_queues
 from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import KindSpec, QueueSpec, check_name, check_user_name
+from mulligan.manifest.versions import describe_versions
 from mulligan.storage import Store
 from mulligan.worker.upkeep import known_kinds
 
@@ -242,14 +243,29 @@ def _build_job(record: dict[str, Any], context: ImportContext) -> NewJob:
     payload = record.get("payload", {})
     if not isinstance(payload, dict):
         raise PayloadRefused(f"the payload of {kind} is not an object")
-    check_payload(kind, payload, spec.schema)
+    version = _parse_version(record.get("version"), spec)
+    if version == spec.version:
+        check_payload(kind, payload, spec.schema)
     set_options = {name for name in IMPORTED_OPTIONS if record.get(name) is not None}
     options = EnqueueOptions(**{name: record[name] for name in set_options})
     job = new_job(spec, None, payload, options, context.max_payload, context.queues)
+    job = job._replace(version=version)
     if not spec.uses and record.get("uses"):
         # The kind may compute its dependencies from the payload, with code that is not loaded here.
         job = job._replace(uses=format_uses(record["uses"]))
     return _set_unique_key(job, spec, record)
+
+
+def _parse_version(version: Any, spec: KindSpec) -> int:
+    """Return the version of an imported payload; without one, the current version of its kind."""
+    if version is None:
+        return spec.version
+    if type(version) is not int or not spec.takes_version(version):
+        raise PayloadRefused(
+            f"its payload has version {version!r:.40}; kind {spec.name} takes "
+            f"{describe_versions(spec)}"
+        )
+    return version
 
 
 def _check_state(state: Any) -> None:

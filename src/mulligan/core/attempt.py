@@ -215,6 +215,7 @@ class Lease(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: what an escalation step changed; None: nothing
     trace: str | None = None  # W3C trace context of the enqueue
+    version: int = 1  # of the payload
 
     @property
     def fence(self) -> tuple[str, int]:

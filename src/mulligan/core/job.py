@@ -77,6 +77,7 @@ class NewJob(NamedTuple):
     trace: str | None = None  # W3C: traceparent, a space, tracestate
     # Job id, worker and token of the running batch member that adds this job.
     added_by: tuple[str, str, int] | None = None
+    version: int = 1  # of the payload, as its kind declared it
     args: tuple[tuple[str, str], ...] = ()  # (path, value) of each indexed payload field
 
     def due_at(self, now: Micros) -> Micros:
@@ -127,6 +128,7 @@ class JobRow(NamedTuple):
     timeout: Micros | None = None
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: settings for the next attempts, from an escalation step
+    version: int = 1  # of the payload
 
 
 class AttemptRow(NamedTuple):
@@ -428,6 +430,7 @@ class Job(Generic[R_co]):
     deduplicated: bool = False
     cost: float = 0.0
     release: str = ""  # of the app, in its latest attempt
+    version: int = 1  # of the payload
     _service: JobService | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:

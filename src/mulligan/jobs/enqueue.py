@@ -207,6 +207,8 @@ def _view_fields(new: NewJob, now: Micros, service: JobService) -> dict[str, Any
         "run_at": created_at,
         "_service": service,
     }
+    if new.version != 1:
+        fields["version"] = new.version
     if new.uses:
         fields["uses"] = tuple(new.uses.split(","))
     if new.deadline is not None:

@@ -85,6 +85,7 @@ def job_template(
         owner=owner,
         priority=check_priority(priority),
         uses=spec.uses,
+        version=spec.version,
         delay=delay or 0,
         run_at=run_at,
         max_retries=check_max_retries(options.max_retries),

@@ -53,6 +53,7 @@ from mulligan.manifest.declared import (
 )
 from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name
+from mulligan.manifest.versions import decode_payload, upcast_payload
 from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
 from mulligan.storage.base import Transaction
 from mulligan.worker.settlement import frees_unique_key
@@ -86,6 +87,7 @@ class JobOverrides(NamedTuple):
     policy: str | None = None
     max_retries: int | None = None
     payload: str | None = None
+    version: int | None = None  # of this payload
     uses: str | None = None
     unique_key: str | None = None
     args: tuple[tuple[str, str], ...] | None = None  # indexed arguments
@@ -210,7 +212,7 @@ def _check_mapping(what: str, value: Any) -> None:
 def _edit_payload(row: JobRow, fields: Any, kind: KindInfo, change: JobOverrides) -> JobOverrides:
     _check_mapping("the payload's overrides", fields)
     _check_editable(row.kind, fields, kind.spec)
-    payload = {**json.loads(row.payload), **fields}
+    payload = {**_current_payload(row, kind), **fields}
     if kind.handler is not None:
         payload = kind.handler.arguments.encode(payload)
     else:
@@ -224,7 +226,23 @@ def _edit_payload(row: JobRow, fields: Any, kind: KindInfo, change: JobOverrides
     args = None
     if kind.spec is not None and kind.spec.index:
         args = index_entries(payload, kind.spec.index)
-    return change._replace(payload=text, uses=_changed_uses(row, payload, kind), args=args)
+    version = None if kind.spec is None else kind.spec.version
+    uses = _changed_uses(row, payload, kind)
+    return change._replace(payload=text, version=version, uses=uses, args=args)
+
+
+def _current_payload(row: JobRow, kind: KindInfo) -> dict[str, Any]:
+    """Return the payload in the version of its kind. Only the app can upcast an older one."""
+    payload: dict[str, Any] = json.loads(row.payload)
+    if kind.spec is None or row.version == kind.spec.version:
+        return payload
+    if kind.handler is None:
+        raise OverrideRefused(
+            f"the payload of job {row.id} has version {row.version}, and kind {row.kind} has "
+            f"version {kind.spec.version}. Edit it in the app, which can upcast it: "
+            "app.jobs.retry(id, overrides=…)"
+        )
+    return upcast_payload(kind.spec, kind.handler.upcast, payload, row.version)
 
 
 def _check_editable(kind: str, fields: Mapping[str, Any], spec: KindSpec | None) -> None:
@@ -449,7 +467,10 @@ def check_can_retry(row: JobRow, change: JobOverrides, kind: KindInfo) -> None:
     handler = kind.handler
     if handler is None or handler.can_retry is None:
         return
-    arguments = handler.arguments.decode(change.payload or row.payload)
+    payload, version = row.payload, row.version
+    if change.payload is not None:
+        payload, version = change.payload, handler.spec.version
+    arguments = decode_payload(handler, payload, version)
     can_retry = handler.can_retry
     try:
         refusal = refusal_message(can_retry.call_blocking(can_retry.select_arguments(arguments)))

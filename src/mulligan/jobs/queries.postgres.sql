@@ -55,12 +55,12 @@ SELECT created_at AS at, 'job.queued' AS type, id AS job_id, batch_id, owner, NU
 WITH fresh AS (
   INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, deadline_at, deadline_span,
                       announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
-                      batch_id, must_have, trace, payload)
+                      batch_id, must_have, trace, version, payload)
   SELECT id, kind, queue, owner, priority,
          queue || '|' || kind || '|' || uses || '|' || CASE share WHEN '' THEN '' ELSE share || '|' END || '0',
          uses, COALESCE(run_at, now + delay), GREATEST(COALESCE(run_at, now + delay), now), now, COALESCE(deadline_at, now + deadline),
          COALESCE(deadline, deadline_at - now), CAST(:announce AS boolean), max_retries, policy, timeout,
-         unique_key, unique_hash, unique_cover, now + unique_for, batch_id, must_have, trace, payload
+         unique_key, unique_hash, unique_cover, now + unique_for, batch_id, must_have, trace, version, payload
   FROM {set:NewJob} CROSS JOIN (SELECT {p}now_us() AS now OFFSET 0) AS clock
   {if:unique_hash} ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING {end}
   RETURNING id, queue, kind, owner, batch_id, run_at, created_at

@@ -95,6 +95,7 @@ class Move(NamedTuple):
     timeout: int | None = None
     policy: str | None = None
     payload: str | None = None
+    version: int | None = None  # of this payload
     uses: str | None = None
     unique_key: str | None = None
     lane_suffix: str | None = "0"  # "0" fresh, "1" retry

@@ -226,6 +226,7 @@ UPDATE {p}job SET
   cancel_reason = NULL,
   max_retries = COALESCE(:max_retries, max_retries), priority = COALESCE(:priority, priority),
   timeout = COALESCE(:timeout, timeout), policy = COALESCE(:policy, policy), payload = COALESCE(:payload, payload),
+  version = COALESCE(:version, version),
   uses = COALESCE(:uses, uses), unique_key = COALESCE(:unique_key, unique_key)
 WHERE id = :id AND state = :from_state AND generation = :generation AND token = :token
 RETURNING announced, kind, queue, owner, batch_id, run_at

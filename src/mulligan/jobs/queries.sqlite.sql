@@ -46,12 +46,12 @@ ON CONFLICT (name, value, job_id) DO NOTHING
 -- Insert one job of a set. If its unique key is held, no row changes and the caller looks up the holder.
 INSERT INTO {p}job (id, kind, queue, owner, priority, lane, uses, run_at, ready_at, created_at, deadline_at, deadline_span,
                     announced, max_retries, policy, timeout, unique_key, unique_hash, unique_cover, unique_until,
-                    batch_id, must_have, trace, payload)
+                    batch_id, must_have, trace, version, payload)
 VALUES (:id, :kind, :queue, :owner, :priority,
         :queue || '|' || :kind || '|' || :uses || '|' || CASE :share WHEN '' THEN '' ELSE :share || '|' END || '0',
         :uses, COALESCE(:run_at, :now + :delay), max(COALESCE(:run_at, :now + :delay), :now), :now, COALESCE(:deadline_at, :now + :deadline),
         COALESCE(:deadline, :deadline_at - :now), :announce, :max_retries, :policy, :timeout,
-        :unique_key, :unique_hash, :unique_cover, :now + :unique_for, :batch_id, :must_have, :trace, :payload)
+        :unique_key, :unique_hash, :unique_cover, :now + :unique_for, :batch_id, :must_have, :trace, :version, :payload)
 ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
 
 -- name: write_queued_event

@@ -156,6 +156,7 @@ def build_job_view(
         next_retry_at=next_retry_at,
         cost=row.cost,
         release=release,
+        version=row.version,
         _service=service,
     )
 

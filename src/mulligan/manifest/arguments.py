@@ -209,7 +209,10 @@ class Arguments:
 
         Raises PayloadRefused if the stored payload does not fit its parameters.
         """
-        raw = decode(text)
+        return self.convert(decode(text))
+
+    def convert(self, raw: Any) -> dict[str, Any]:
+        """Return keyword arguments from a payload of JSON values."""
         if self._has_no_fields and not raw:
             return {}
         if type(raw) is not dict:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from collections.abc import Set as AbstractSet
 from itertools import combinations, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError
@@ -184,30 +184,51 @@ def load_active_manifests(tx: Transaction, now: Micros) -> list[Manifest]:
     return publishing + silent
 
 
+class RefusedPayload(NamedTuple):
+    """A payload that the handler of this release has refused."""
+
+    value: Any
+    version: int
+
+
 def find_accepting_release(
-    tx: Transaction,
-    kind: str,
-    payload: Any,
-    schema: Mapping[str, Any],
-    now: Micros,
-    waited: Micros,
+    tx: Transaction, own: KindSpec, payload: RefusedPayload, now: Micros, waited: Micros
 ) -> str:
     """Return a release that accepts a payload which this one has refused; empty if none does.
 
-    If this release's `schema` accepts it, the handler's own checks refused it. Those of another
-    release are unknown, so the failure stands. The job has `waited` since its first attempt.
+    If the schema of this release, `own`, accepts it, the handler's own checks refused it. Those of
+    another release are unknown, so the failure stands. The job has `waited` since its first
+    attempt.
     """
     from mulligan.manifest.schema import accepts_payload  # noqa: PLC0415 - rarely needed
 
-    if accepts_payload(kind, payload, schema):
+    kind = own.name
+    is_current = payload.version == own.version
+    if is_current and accepts_payload(kind, payload.value, own.schema):
         return ""
     for manifest in load_active_manifests(tx, now):
         spec = manifest.kinds.get(kind)
-        if spec is not None and accepts_payload(kind, payload, spec.schema):
+        if spec is None or spec.version != payload.version:
+            continue
+        if accepts_payload(kind, payload.value, spec.schema):
             return manifest.title
-    if waited >= COMING_RELEASE_WAIT:
+    if waited >= COMING_RELEASE_WAIT or not is_current:
         return ""
-    return _describe_coming_release(kind, payload, schema)
+    return _describe_coming_release(kind, payload.value, own.schema)
+
+
+def find_release_of_version(tx: Transaction, own: KindSpec, version: int, now: Micros) -> str:
+    """Return a release that takes payloads of a version which this one does not take.
+
+    A newer version was enqueued by a newer release, whose workers may not be running yet.
+    """
+    for manifest in load_active_manifests(tx, now):
+        spec = manifest.kinds.get(own.name)
+        if spec is not None and spec.takes_version(version):
+            return f"{manifest.title} (payload version {version})"
+    if version < own.version:
+        return ""
+    return f"a release with payload version {version} (this one has {own.version})"
 
 
 def _describe_coming_release(kind: str, payload: Any, schema: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ ENDPOINT_PREFIX = "mulligan.endpoint."  # of the dependencies of deliveries
 ARGUMENT_FIELD = re.compile(r"\{([^{}]*)\}")  # in titles and keys: {order}, {customer.id}
 
 S = TypeVar("S")
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
 # --- Names ---
 
@@ -93,11 +94,17 @@ class KindSpec:
     uses_template: str = ""  # keys with {argument}, comma separated; empty: a function of the app
     index: tuple[str, ...] = ()  # arguments with an index for filters
     needs_history: bool = True  # its handler or callbacks get data of earlier attempts
+    version: int = 1  # of the payloads that it enqueues
+    oldest_version: int = 1  # of the payloads that its handler can upcast
 
     @property
     def alone(self) -> bool:
         """True if an attempt needs a process of its own: to isolate it or to limit its memory."""
         return self.isolate or self.memory_limit is not None
+
+    def takes_version(self, version: int) -> bool:
+        """Return True if its handler takes payloads of this version, perhaps upcast."""
+        return self.oldest_version <= version <= self.version
 
     @property
     def unique(self) -> Unique | None:
@@ -179,6 +186,7 @@ class Handler:
     app_rules: Rules
     done: JobCallback | None = None  # does the result already exist?
     can_retry: JobCallback | None = None  # may the job run again after a manual retry?
+    upcast: Mapping[int, Upcast] = field(default_factory=dict)  # from a version to the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,7 @@ class ScheduleSpec:
     policy: str | None = None  # JSON
     timeout: Micros | None = None
     deadline: Micros | None = None  # counted from the slot
+    version: int = 1  # of the payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from mulligan.config import RetrySection
 from mulligan.core.attempt import Lease
@@ -52,10 +51,9 @@ class EffectivePolicies:
             queue = "" if spec is None else spec.queue
         return self._resolve_cached(kind, queue, policy, max_retries)
 
-    def payload_schema(self, kind: str) -> Mapping[str, Any]:
-        """Return the JSON schema that this release declares for payloads of a kind."""
-        spec = self._kinds.get(kind)
-        return {} if spec is None else spec.schema
+    def kind(self, name: str) -> KindSpec:
+        """Return what this release declares of a kind; defaults if it has no such kind."""
+        return self._kinds.get(name) or KindSpec(name)
 
     def shadow_for_job(self, job: Lease) -> EffectivePolicy | None:
         """Return the policy with the kind's shadow policy in place of its own, if it has one."""

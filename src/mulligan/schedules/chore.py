@@ -87,6 +87,7 @@ def check_schedule(
         policy=job.policy,
         timeout=job.timeout,
         deadline=deadline,
+        version=job.version,
     )
 
 
@@ -94,7 +95,7 @@ def recheck_schedule(spec: ScheduleSpec, handler: Handler, limit: int) -> Schedu
     """Check a schedule that was declared by its kind's name, once the handler is known."""
     options = EnqueueOptions(owner=spec.owner, queue=spec.queue)
     job = _build_sample_job(spec, handler, json.loads(spec.payload), options, limit)
-    return replace(spec, payload=job.payload, uses=job.uses)
+    return replace(spec, payload=job.payload, uses=job.uses, version=job.version)
 
 
 def _build_sample_job(
@@ -187,6 +188,7 @@ class Timetable(NamedTuple):
             timeout=spec.timeout,
             deadline_at=deadline_at,
             share=share,
+            version=spec.version,
             args=args,
         )
 

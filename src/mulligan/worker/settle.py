@@ -22,7 +22,11 @@ from mulligan.failures.codes import PAYLOAD_REFUSED_RULE
 from mulligan.failures.matcher import apply_verdict_rules
 from mulligan.guards.kind_observer import KindObserver
 from mulligan.guards.observer import DependencyObserver, close_gates
-from mulligan.manifest.declared import find_accepting_release
+from mulligan.manifest.declared import (
+    RefusedPayload,
+    find_accepting_release,
+    find_release_of_version,
+)
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.storage.base import Transaction
@@ -141,10 +145,12 @@ def _decide_all(
 
 def _find_other_release(tx: Transaction, lease: Lease, context: SettleContext) -> str:
     """Return a release that accepts a payload which this one has refused; empty if none does."""
-    schema = context.policies.payload_schema(lease.kind)
+    spec = context.policies.kind(lease.kind)
+    if not spec.takes_version(lease.version):
+        return find_release_of_version(tx, spec, lease.version, context.now)
     waited = context.now - lease.first_started_at
-    payload = decode(lease.payload)
-    return find_accepting_release(tx, lease.kind, payload, schema, context.now, waited)
+    payload = RefusedPayload(decode(lease.payload), lease.version)
+    return find_accepting_release(tx, spec, payload, context.now, waited)
 
 
 # --- Refused by the fence ---

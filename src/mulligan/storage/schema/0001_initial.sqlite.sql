@@ -35,6 +35,7 @@ CREATE TABLE {p}meta (
 -- settings                JSON: what an escalation changed for the next attempts
 -- died_code, _class, _group   code, class and fingerprint of the failure; only while dead
 -- must_have               the batch fails if this member fails
+-- version                 of the payload, as its kind declared it when the job was enqueued
 -- trace                   W3C trace context of the enqueuer: traceparent, a space, tracestate
 -- succeeded_by            worker of a job that succeeded with its first attempt. Such a job has no
 --                         row in attempt: its own row holds everything that belongs there
@@ -81,6 +82,7 @@ CREATE TABLE {p}job (
   cost             REAL NOT NULL DEFAULT 0,
   error            TEXT,
   payload          TEXT NOT NULL,
+  version          INTEGER NOT NULL DEFAULT 1,
   result           TEXT,
   counts           TEXT,
   settings         TEXT,

@@ -22,6 +22,7 @@ from mulligan.failures.codes import payload_refused, result_refused, retry_refus
 from mulligan.failures.redact import scrub, scrub_public
 from mulligan.manifest.arguments import JobCallback, refusal_message, to_json
 from mulligan.manifest.specs import Handler
+from mulligan.manifest.versions import decode_payload
 from mulligan.retries.reasons import IT_HAPPENED
 from mulligan.worker.protocol import JUST_RETURNED
 from mulligan.worker.runner.context import Context
@@ -33,6 +34,7 @@ STOPPED = None
 MAX_REASON = 500  # characters
 # Key in the evidence of a failure: the callback in which it happened.
 CALLBACK_EVIDENCE = "asked"
+UPCAST = "upcast"
 
 ConvertResult = Callable[[Any], Outcome | None]
 Execution = Coroutine[Any, Any, Outcome | None]
@@ -144,15 +146,25 @@ class _BadPayload(Exception):
 
 def _decode_arguments(handler: Handler, context: Context) -> dict[str, Any]:
     arguments = handler.arguments
-    if context.lease.payload == "{}" and not arguments.names:
+    lease = context.lease
+    is_current = lease.version == handler.spec.version
+    if lease.payload == "{}" and is_current and not arguments.names:
         return {} if arguments.context_name is None else {arguments.context_name: context}
     try:
-        kwargs = arguments.decode(context.lease.payload)
+        kwargs = arguments.decode(lease.payload) if is_current else _upcast(handler, context)
     except PayloadRefused as refused:
         raise _BadPayload(str(refused)) from None
     if arguments.context_name is not None:
         kwargs[arguments.context_name] = context
     return kwargs
+
+
+def _upcast(handler: Handler, context: Context) -> dict[str, Any]:
+    """Return the arguments of a payload of another version. What upcast= raises is a failure."""
+    context.current_callback = UPCAST
+    arguments = decode_payload(handler, context.lease.payload, context.lease.version)
+    context.current_callback = ""
+    return arguments
 
 
 # --- Callbacks that run before the handler: can_retry= and done= ---
