@@ -23,6 +23,7 @@ from doc_pages import ROOT, blocks
 from mulligan import Mulligan, State
 from mulligan.cli import COMMANDS
 from mulligan.config import Settings, read_settings
+from support.helm import render_chart
 from support.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -306,8 +307,11 @@ def test_the_routes_of_the_probes_exist(sqlite_url):
     assert all(f"`GET {path}`" in (ROOT / "docs/reference/http.md").read_text() for path in paths)
 
 
-def test_the_metric_to_scale_on_exists():
+def test_the_scaled_object_of_the_page_is_the_one_of_the_chart():
     block = next(block for block in blocks(PAGE) if block.text.startswith("# scaledobject.yaml"))
-    trigger = yaml.safe_load(block.text)["spec"]["triggers"][0]["metadata"]
-    metric = re.search(r"mulligan_\w+", trigger["query"])[0]
-    assert f"`{metric}`" in (ROOT / "docs/reference/metrics.md").read_text()
+    [shown] = yaml.safe_load(block.text)["spec"]["triggers"]
+    manifests = render_chart(DEPLOY / "helm" / "mulligan", scaling={"enabled": True})
+    [made] = next(one for one in manifests if one["kind"] == "ScaledObject")["spec"]["triggers"]
+    assert shown["metadata"] | {"url": ""} == made["metadata"] | {"url": ""}
+    assert made["metadata"]["url"].startswith(shown["metadata"]["url"])
+    assert "`mulligan_workers_wanted`" in (ROOT / "docs/reference/metrics.md").read_text()

@@ -415,3 +415,21 @@ def test_failure_groups_are_paged(app, call, key):
     assert (len(page["failures"]), page["more"]) == (1, False)
     assert sorted(codes[:2]) == ["FIVE", "FOUR"]
     assert call("GET", "/failures?limit=501")[0] == 422
+
+
+def test_scale_answers_the_workers_that_are_wanted_for_the_chosen_queues(app, call, client, key):
+    for number in range(40):
+        app.enqueue("works", owner="acme", queue="bulk" if number % 4 else "default")
+    found = call("GET", "/scale?queue=bulk&target=1&slots=5")
+    assert (found["ready"], found["slots"], found["workers"]) == (30, 30, 6)
+    assert (found["queues"], found["unmeasured"]) == (["bulk"], ["works"])
+    assert call("GET", "/scale?queue=bulk&queue=default&target=1")["ready"] == 40
+    app.queues.pause("bulk", reason="deploy")
+    found = call("GET", "/scale?target=1", key("*", "viewer"))
+    assert (found["ready"], found["held"], found["slots"]) == (10, 30, 10)
+    assert call("GET", "/scale?target=0") == (422, "INVALID")
+    assert call("GET", "/scale", key("acme", "admin"))[0] == 403
+    admin = key("*", "admin")
+    metrics = client.get("/api/v1/metrics", headers=admin).text
+    assert 'mulligan_workers_wanted{queue="default"} 1.0' in metrics
+    assert 'mulligan_workers_wanted{queue="bulk"} 0.0' in metrics

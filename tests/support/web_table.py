@@ -148,6 +148,7 @@ ROUTES = {
     "GET /keys/{key_id}": RouteSpec("admin", "any", "key"),
     "POST /keys/{key_id}/revoke": RouteSpec("admin", "any", "key", {"reason": "x"}),
     "GET /audit": read(),
+    "GET /scale": shared("viewer"),
     "GET /events": read(),
     "GET /metrics": shared("viewer"),
 }

@@ -32,11 +32,9 @@ from mulligan.observability import metrics
 from mulligan.observability.event_counts import LabelNames
 from mulligan.operations.queries import OperationQueries
 from mulligan.storage.base import Store, Transaction
-from mulligan.worker.queries import WorkerQueries
+from mulligan.worker.scaling import Load, compute_scale, queue_names, read_load
 
 CAP = 10_000
-MAX_LANES = 2_000
-MAX_WAITING = 200_000  # waiting jobs counted over all lanes
 MAX_OPERATIONS = 100  # the newest
 BREAKERS = ("closed", "open", "ramping", "probing")
 WINDOWS = {"5m": 5, "1h": 60}  # minutes
@@ -57,6 +55,7 @@ class GaugeReadings:
     """Values of all gauges, read in one transaction."""
 
     now: Micros
+    load: Load
     depths: Sequence[LaneDepthRow]
     gates: Sequence[Gate]
     running: Sequence[tuple[str, str, int]]
@@ -73,19 +72,19 @@ class GaugeReadings:
 
 def read_gauges(tx: Transaction) -> GaugeReadings:
     """Read everything the gauges need."""
-    state = GuardQueries(tx).read_claim_state()
-    cap = max(100, min(CAP, MAX_WAITING // max(1, len(state.lanes))))
+    load = read_load(tx)
     recent = StatQueries(tx).list_stats(
-        ["verdicts", "tries", "cost", "finished"], state.now - WINDOWS["1h"] * MINUTE
+        ["verdicts", "tries", "cost", "finished"], load.now - WINDOWS["1h"] * MINUTE
     )
     return GaugeReadings(
-        now=state.now,
-        depths=GuardQueries(tx).count_waiting_by_lane(state.now, cap, MAX_LANES),
-        gates=[gate for gate in state.gates if is_closed(gate, state.now)],
+        now=load.now,
+        load=load,
+        depths=load.depths,
+        gates=[gate for gate in load.gates if is_closed(gate, load.now)],
         running=GuardQueries(tx).count_running(),
         counts=dict(SearchQueries(tx).count_jobs_by_state(CAP)),
         dependencies=read_dependencies(tx),
-        workers=WorkerQueries(tx).list_workers(closed=False),
+        workers=load.workers,
         operations=Counter(
             row.state for row in OperationQueries(tx).list_operations(None, MAX_OPERATIONS, None)
         ),
@@ -93,7 +92,7 @@ def read_gauges(tx: Transaction) -> GaugeReadings:
         newest_event=EventQueries(tx).newest_event(),
         event_lag=EventQueries(tx).event_lag(),
         recent=recent,
-        declared_queues=load_declared_queue_names(tx, state.now),
+        declared_queues=load_declared_queue_names(tx, load.now),
     )
 
 
@@ -127,6 +126,12 @@ GAUGES = (
     Gauge("mulligan_dead_letters", "Dead jobs; counting stops at 10,000."),
     Gauge("mulligan_parked_jobs", "Jobs that wait for a person; counting stops at 10,000."),
     Gauge("mulligan_workers", "Workers by state: working, draining.", ("state",)),
+    Gauge(
+        "mulligan_workers_wanted",
+        "Workers that start every due job of a queue within 30 s; held and scheduled jobs do not "
+        "count.",
+        ("queue",),
+    ),
     Gauge("mulligan_worker_info", "Workers by release.", ("release",)),
     Gauge("mulligan_worker_slots", "Jobs that all workers together can run at the same time."),
     Gauge(
@@ -192,6 +197,7 @@ def _samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
         "mulligan_dlq_size": [((), dead)],
         "mulligan_parked_jobs": [((), float(readings.counts.get("parked", 0)))],
         **_worker_samples(readings),
+        "mulligan_workers_wanted": _scale_samples(readings),
         **_dependency_samples(readings),
         "mulligan_gates": _count_samples(gates, ("queue", "kind", "dependency")),
         "mulligan_operations": _count_samples(
@@ -281,6 +287,16 @@ def _worker_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:
         "mulligan_worker_slots": [((), float(slots))],
         "mulligan_worker_heartbeat_age_seconds": [((), longest_silence / SECOND)],
     }
+
+
+def _scale_samples(readings: GaugeReadings) -> list[Sample]:
+    names = LabelNames({})
+    samples: list[Sample] = []
+    for queue in sorted({*queue_names(readings.load), *readings.declared_queues}):
+        if names.limit("queue", queue) == queue:
+            wanted = compute_scale(readings.load, [queue]).workers
+            samples.append(((queue,), float(wanted)))
+    return samples
 
 
 def _dependency_samples(readings: GaugeReadings) -> dict[str, list[Sample]]:

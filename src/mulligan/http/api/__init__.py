@@ -44,6 +44,7 @@ ROUTERS = (
     webhooks.router,
     keys.router,
     monitoring.audit_router,
+    monitoring.scale_router,
     event_stream.router,
     monitoring.health_router,
 )

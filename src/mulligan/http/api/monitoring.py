@@ -22,11 +22,12 @@ from mulligan.http.api.actions import (
     run_action,
 )
 from mulligan.http.api.auth import KEY_SECURITY, ApiContext, OperatorOfAll, Viewer, ViewerOfAll
-from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, responses
+from mulligan.http.api.openapi import ALERT_RULE, ALERT_RULES, ALERTS, AUDIT, SCALE, responses
 from mulligan.http.api.requests import decode_cursor, describe_body, encode_cursor, json_body
 from mulligan.http.api.responses import JsonObject, Problem, event_to_json, forbidden, to_json
 from mulligan.http.services import DatabaseUnavailable, describe_outage
 from mulligan.observability import exporter
+from mulligan.worker.scaling import DEFAULT_TARGET, Scale, compute_scale, read_load
 
 alert_router = APIRouter(prefix="/alerts", tags=["alerts"])
 
@@ -133,6 +134,42 @@ async def list_audit(
         "events": [event_to_json(one, private=caller.sees_staff_actions) for one in found],
         "next": next_cursor,
     }
+
+
+# --- Scaling signal ---
+
+scale_router = APIRouter(tags=["queues"])
+
+MAX_TARGET = 86_400.0
+QueuesParam = Annotated[
+    list[str], Query(alias="queue", max_length=100, description="repeat it; none: all queues")
+]
+TargetParam = Annotated[
+    float, Query(ge=0.1, le=MAX_TARGET, description="seconds that a due job may wait")
+]
+SlotsParam = Annotated[
+    float | None,
+    Query(ge=1, le=10_000, description="slots of a worker; default: the mean of live workers"),
+]
+
+
+@scale_router.get("/scale", **responses(SCALE))
+async def get_scale(
+    caller: ViewerOfAll,
+    queue: QueuesParam = [],  # noqa: B006 - FastAPI copies it
+    target: TargetParam = DEFAULT_TARGET,
+    slots: SlotsParam = None,
+) -> JsonObject:
+    """Get the number of workers that start every due job within the target, for autoscalers.
+
+    Held and scheduled jobs do not count, nor those that a limit keeps from starting.
+    """
+
+    def load() -> Scale:
+        with caller.context.store().read() as tx:
+            return compute_scale(read_load(tx), queue, target, slots)
+
+    return dict(to_json(await caller.run(load)))
 
 
 # --- Health and metrics ---

@@ -35,6 +35,7 @@ from mulligan.operations.service import Item, Operation
 from mulligan.releases.service import Release, ReleaseComparison
 from mulligan.retries.preview import PlannedAttempt
 from mulligan.schedules.service import Schedule
+from mulligan.worker.scaling import Scale
 
 # --- Schema builders ---
 
@@ -203,6 +204,7 @@ ALERTS = object_schema("Alerts", alerts=list_of(schema_of(AlertStatus)))
 ALERT_RULE = schema_of(AlertRule)
 ALERT_RULES = object_schema("AlertRules", rules=list_of(ALERT_RULE))
 INSIGHT = schema_of(Insight)
+SCALE = schema_of(Scale)
 
 # --- Policies ---
 SETTING = object_schema("PolicySetting", name=str, value=Any, scope=str, origin=str)
