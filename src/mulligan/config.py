@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import timedelta
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -28,9 +23,24 @@ from pydantic import (
 )
 
 from mulligan.core.attempt import RETRYABLE, Cls
-from mulligan.core.durations import parse_seconds
 from mulligan.core.errors import ConfigError
-from mulligan.core.format import parse_size
+from mulligan.core.setting_types import (
+    DAY,
+    RETRYABLE_CLASSES,
+    Count,
+    Growth,
+    Integer,
+    Jitter,
+    Networks,
+    NotNegative,
+    Number,
+    Positive,
+    PublicUrl,
+    RetryClasses,
+    Seconds,
+    Size,
+    SmallCount,
+)
 from mulligan.core.settings import (
     DEFAULT_SCHEMA,
     DEFAULT_URL,
@@ -61,110 +71,6 @@ PRIVATE_VARIABLES = (
     "MULLIGAN_MAIL__PASSWORD",
     PASSED_SETTINGS,
 )
-
-DAY = 86_400.0
-RETRYABLE_CLASSES = tuple(str(cls) for cls in Cls if cls in RETRYABLE)
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        message = "must be a finite number"
-        raise ValueError(message)
-    return value
-
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        message = "must be a number, not true or false"
-        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
-    return value
-
-
-def _to_seconds(value: Any) -> Any:
-    """Convert a timedelta, or a text such as `90d`. Other values are left to the next check."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, str):
-        return _parse_seconds(value)
-    return _no_bool(value)
-
-
-def _parse_seconds(text: str) -> float:
-    seconds = parse_seconds(text)
-    try:
-        return float(text) if seconds is None else seconds
-    except ValueError:
-        message = "must be seconds, or a text such as 30s, 5m, 2h or 90d"
-        raise ValueError(message) from None
-
-
-def _to_bytes(value: Any) -> Any:
-    """Convert a text such as `500MB` or `2GiB` to bytes."""
-    if not isinstance(value, str):
-        return _no_bool(value)
-    size = parse_size(value)
-    if size is None:
-        message = "must be bytes, or a text such as 500MB or 2GiB"
-        raise ValueError(message)
-    return size
-
-
-def check_jitter(value: Any) -> Any:
-    """Return a jitter: a name or a share. One message covers both."""
-    if isinstance(value, str) and value in {"full", "equal", "none"}:
-        return value
-    try:
-        share = float(_no_bool(value))
-    except (TypeError, ValueError):
-        share = -1.0
-    if not 0 <= share <= 1:
-        message = "must be full, equal, none or a share from 0 to 1"
-        raise ValueError(message)
-    return share
-
-
-def _classes(value: Any) -> Any:
-    """Check a list of failure classes, or a text with commas between them."""
-    items = value.split(",") if isinstance(value, str) else value
-    if items is None:
-        return None
-    if not isinstance(items, list | tuple):
-        message = "must be a list of classes, or a text with commas between them"
-        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
-    names = tuple(str(name).strip() for name in items)
-    if not any(names):
-        message = "names no class. To retry nothing at all, set retry.enabled to false."
-        raise ValueError(message)
-    for name in names:
-        if name not in RETRYABLE_CLASSES:
-            raise ValueError(_class_problem(name))
-    return names
-
-
-def _class_problem(name: str) -> str:
-    """Explain why a class cannot be retried, or suggest a similar one."""
-    if name in list(Cls):
-        return f"class {name} is never retried"
-    similar = difflib.get_close_matches(name, RETRYABLE_CLASSES, n=1, cutoff=0.5)
-    if similar:
-        return f"unknown class {name!r}; did you mean {similar[0]!r}?"
-    return f"unknown class {name!r}; classes that may be retried: {', '.join(RETRYABLE_CLASSES)}"
-
-
-# Durations: seconds, a timedelta, or a text such as `30s`, `5m`, `2h` and `90d`.
-Positive = Annotated[
-    float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(gt=0, le=10 * 365 * DAY)
-]
-NotNegative = Annotated[
-    float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(ge=0, le=10 * 365 * DAY)
-]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=1_000_000)]
-Size = Annotated[int, BeforeValidator(_to_bytes), Field(ge=0, le=2**50)]
-Growth = Annotated[float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=1, le=100)]
-Jitter = Annotated[
-    Literal["full", "equal", "none"] | Annotated[float, Field(ge=0, le=1)],
-    BeforeValidator(check_jitter),
-]
 
 
 class Section(BaseModel):
@@ -203,7 +109,7 @@ class RetrySection(Section):
     """Defaults of all retry policies."""
 
     enabled: bool = True
-    only: Annotated[tuple[str, ...] | None, BeforeValidator(_classes)] = Field(
+    only: RetryClasses | None = Field(
         None, description="the only classes that may be retried; unset: all that can be"
     )
     max_retries: Count = 3
@@ -250,8 +156,8 @@ class WorkerSection(Section):
         5.0, description="seconds between sweeps for lost workers and other upkeep"
     )
     poll: Positive = Field(0.5, description="seconds between polls for work without a notification")
-    concurrency: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)] = 10
-    runners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=256)] = 1
+    concurrency: Annotated[Integer, Field(ge=1, le=10_000)] = 10
+    runners: Annotated[Integer, Field(ge=1, le=256)] = 1
     max_jobs_per_runner: Count = Field(
         0, description="jobs after which a runner is replaced by a new one; 0: never"
     )
@@ -325,16 +231,13 @@ class RetentionSection(Section):
     )
 
 
-SmallCount = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=200)]
-
-
 class GuardSection(Section):
     """Kind breaker: hold a kind when its jobs die of one cause and none succeeds."""
 
     same_cause: SmallCount = Field(
         5, description="deaths of one cause, over several owners, that hold a kind; 0: never"
     )
-    same_cause_owners: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=200)] = Field(
+    same_cause_owners: Annotated[Integer, Field(ge=1, le=200)] = Field(
         2, description="number of owners that count as several"
     )
     same_cause_alone: SmallCount = Field(
@@ -346,45 +249,11 @@ class GuardSection(Section):
     )
 
 
-def _networks(value: Any) -> Any:
-    """Check a list of networks, or a text with commas: `127.0.0.0/8, fd00::/8`."""
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        message = "must be a list of networks, or a text with commas between them"
-        raise ValueError(message)  # noqa: TRY004 - pydantic reports ValueErrors
-    try:
-        names = [str(item).strip() for item in items]
-        return tuple(str(ip_network(name)) for name in names if name)
-    except ValueError as error:
-        message = f"{error}. Use a network such as 127.0.0.0/8 or fd00::/8."
-        raise ValueError(message) from None
-
-
-def _public_url(value: str) -> str:
-    """Check the URL of a page, to which paths are appended. Strips the slash at its end."""
-    parts = urlsplit(value)
-    valid = parts.scheme in {"http", "https"} and parts.hostname and value.isprintable()
-    if value and not valid:
-        message = "must be a URL like https://jobs.example.com"
-        raise ValueError(message)
-    if parts.username is not None or any(char in value for char in " <>\"'"):
-        message = (
-            "must not contain a user name, a password, spaces or quotes, "
-            "because it is sent in messages"
-        )
-        raise ValueError(message)
-    return value.rstrip("/")
-
-
-Networks = Annotated[tuple[str, ...], BeforeValidator(_networks)]
-PublicUrl = Annotated[str, AfterValidator(_public_url)]
-
-
 class MailSection(Section):
     """E-mail. Without a host, no mail is sent."""
 
     host: str = Field("", description="SMTP server; empty: no mail is sent")
-    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=65535)] = 587
+    port: Annotated[Integer, Field(ge=1, le=65535)] = 587
     username: str = ""
     password: str = Field("", repr=False, description="never shown; `mail.password_file` is safer")
     password_file: str = Field("", description="file with the password in its first line")
@@ -397,9 +266,7 @@ class MailSection(Section):
             "`starttls` (port 587), `tls` (port 465), or `none`; certificates are always checked"
         ),
     )
-    timeout: Annotated[
-        float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(gt=0, le=60)
-    ] = Field(
+    timeout: Annotated[Seconds, Field(gt=0, le=60)] = Field(
         30.0,
         description="seconds for one mail, from connecting to the server's reply; at most 60",
     )
@@ -476,23 +343,21 @@ class WebSection(Section):
     """HTTP API and dashboard."""
 
     host: str = "127.0.0.1"
-    port: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=65535)] = 8321
-    streams: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+    port: Annotated[Integer, Field(ge=0, le=65535)] = 8321
+    streams: Annotated[Integer, Field(ge=0, le=100_000)] = Field(
         1000, description="event streams that a server has open at once"
     )
-    streams_per_key: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+    streams_per_key: Annotated[Integer, Field(ge=0, le=100_000)] = Field(
         100, description="event streams with one key"
     )
-    streams_per_owner: Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=100_000)] = Field(
+    streams_per_owner: Annotated[Integer, Field(ge=0, le=100_000)] = Field(
         300, description="event streams with all keys of one owner together"
     )
-    rate: Annotated[
-        float, BeforeValidator(_no_bool), AfterValidator(_finite), Field(ge=0, le=1_000_000)
-    ] = Field(
+    rate: Annotated[Number, Field(ge=0, le=1_000_000)] = Field(
         300.0,
         description="API calls per second with one key, counted by each server; `0`: no limit",
     )
-    burst: Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1_000_000)] = Field(
+    burst: Annotated[Integer, Field(ge=1, le=1_000_000)] = Field(
         3000, description="API calls at once with one key"
     )
     public_url: PublicUrl = Field(
@@ -508,9 +373,9 @@ class AlertSection(Section):
     act: bool = Field(
         default=True, description="`false`: alerts report their actions but do not perform them"
     )
-    every: Annotated[
-        float, BeforeValidator(_to_seconds), AfterValidator(_finite), Field(ge=1, le=300)
-    ] = Field(5.0, description="seconds between evaluations")
+    every: Annotated[Seconds, Field(ge=1, le=300)] = Field(
+        5.0, description="seconds between evaluations"
+    )
     rules: tuple[dict[str, Any], ...] = Field(
         (), description="changes of built-in alerts, by name, and your own alerts"
     )

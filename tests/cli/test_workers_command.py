@@ -87,6 +87,7 @@ def test_drain_refuses_a_timeout_without_wait(call, app):
 
 
 @pytest.mark.any_store
+@pytest.mark.seed("001-81")
 def test_a_dry_run_drains_no_worker_and_a_killed_worker_is_not_alive(call, app, worker):
     (row,) = listed(call)
     answer = call("workers", "drain", row["id"], "--dry-run")
@@ -94,10 +95,11 @@ def test_a_dry_run_drains_no_worker_and_a_killed_worker_is_not_alive(call, app, 
     assert listed(call)[0]["drain_reason"] is None
     assert call("workers", "drain", "w_nobody").code == 3
 
+    assert call("workers", "check", "--host", socket.gethostname()).code == 0  # 001-81
     worker.close()
     assert listed(call)[0]["life"] == "dead"
     answer = call("workers", "check", "--host", socket.gethostname())
-    assert answer.code == 1
+    assert answer.code == 1  # 001-81
     assert "is dead" in answer.err
 
 

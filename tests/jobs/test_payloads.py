@@ -581,6 +581,26 @@ def test_a_derived_unique_key_uses_the_named_parts(app):
     assert len({first.id, *(job.id for job in others)}) == 3
 
 
+class Size(pydantic.BaseModel):
+    width: int
+    format: str = "webp"
+
+
+def test_a_default_that_is_passed_or_left_out_gives_one_unique_key(app):
+    by = ("payload.clip", "payload.size.format", "payload.style")
+
+    @app.job(name="render", unique=Unique(by=by))
+    def render(clip: int, size: Size, style: str = "flat", note: str = "") -> None: ...
+
+    first = render.enqueue(clip=1, size=Size(width=3))
+    again = render.enqueue(clip=1, size=Size(width=3, format="webp"), style="flat", note="x")
+    by_name = app.enqueue("render", {"clip": 1, "size": {"width": 4}, "style": "flat"})
+    assert {again.id, by_name.id} == {first.id}
+    assert first.payload == {"clip": 1, "size": {"width": 3}}  # a later default still applies
+    other = render.enqueue(clip=1, size=Size(width=3), style="bold")
+    assert other.id != first.id
+
+
 def test_duplicates_in_one_call_become_one_job(app):
     @app.job(unique=Unique())
     def render(clip: int) -> None: ...

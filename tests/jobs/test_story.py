@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+import httpx2
 import pytest
 
-from mulligan import Context, Mulligan, Snooze, testing
+from mulligan import Context, Fixed, Mulligan, Policy, Snooze, testing
 from mulligan.cli import main
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
@@ -112,3 +113,18 @@ def test_the_awaitable_form_returns_the_same_story(app, waiting):
     import asyncio
 
     assert asyncio.run(_explained(app, waiting)).story == app.jobs.explain(waiting.id).story
+
+
+def test_a_wait_that_a_server_asked_for_is_explained(app):
+    """The evidence is what classification stores, not what a test makes up."""
+
+    @app.job(policy=Policy(max_retries=3, backoff=Fixed(0.5)))
+    def call() -> None:
+        request = httpx2.Request("GET", "https://api.example.com/orders")
+        answer = httpx2.Response(503, headers={"Retry-After": "120"}, request=request)
+        answer.raise_for_status()
+
+    job = call.enqueue()
+    app.run_inline()
+    text = app.jobs.explain(job.id).text
+    assert "a fixed backoff of 0.5 s, but the service asked for 2 min" in text

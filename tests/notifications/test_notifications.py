@@ -688,6 +688,28 @@ def test_events_after_a_clock_jump_are_sent_once_workers_renewed_their_manifests
     assert len(app.deliveries.list()) == 2
 
 
+def test_events_are_sent_soon_if_the_clock_was_set_back_after_a_jump(app):
+    """A wrong time is corrected: nothing waits until the clock shows that time again."""
+    subscribe(app)
+    manifest = app.manifest("shop")
+    with app.store.begin() as tx:
+        publish_manifest(tx, manifest)
+    dispatcher = Dispatcher(app.settings)
+    dispatcher.run_once(app.store)
+    advance(app, 86_400)
+    dispatcher.run_once(app.store)
+    advance(app, -86_400)
+    with app.store.begin() as tx:
+        publish_manifest(tx, manifest)
+        EventQueries(tx).write_events(
+            [NewEvent(EventType.JOB_DIED, data={"kind": "fails", "queue": "default"})]
+        )
+    dispatcher.run_once(app.store)
+    advance(app, 10)
+    dispatcher.run_once(app.store)
+    assert len(app.deliveries.list()) == 1
+
+
 def test_drain_returns_only_user_jobs(app):
     recorder = subscribe(app)
     app.enqueue("fails")

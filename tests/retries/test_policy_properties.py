@@ -8,10 +8,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.config import RETRYABLE_CLASSES, ClassRetrySection, RetrySection
+from mulligan.config import ClassRetrySection, RetrySection
 from mulligan.core.attempt import RETRYABLE, Cls, Ended, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.job import State
+from mulligan.core.setting_types import RETRYABLE_CLASSES
 from mulligan.retries.backoff import Exponential, Fixed, Table
 from mulligan.retries.decide import decide
 from mulligan.retries.policy import Policy, Then, resolve_policy

@@ -39,8 +39,9 @@ def test_every_job_ends_once_in_a_random_script(sqlite, seed):
 
 # Scripts that found defects: workers that started after the clock was set back were declared lost,
 # a refusal came before the injected fault on one store and after it on the other, a worker was
-# declared lost at the very end of its lease, limits were listed in no fixed order, and a worker that
-# renewed a little late after the clock was set forth was declared lost.
+# declared lost at the very end of its lease, limits were listed in no fixed order, a worker that
+# renewed a little late after the clock was set forth was declared lost, and messages waited until a
+# clock that had jumped ahead and was set back showed the wrong time again.
 CLOCK_SET_BACK = (
     '[["wait",38,24,55,0],["kill",3,25,11,0],["set the clock",33,35,22,0],["sweep",6,7,41,0]]'
 )
@@ -51,8 +52,13 @@ RENEWED_AT_THE_LAST_INSTANT = (
 CLOCK_SET_FORTH = (
     '[["wait",57,34,25,0],["sweep",48,20,16,0],["set the clock",47,39,38,0],["wait",27,17,56,7]]'
 )
+CLOCK_CORRECTED = (
+    '[["enqueue",12,47,48,0],["wait",38,24,55,0],["run a periodic task",39,21,27,0],'
+    '["set the clock",33,35,22,0],["turn",1,17,31,0],["turn",28,21,13,0]]'
+)
 TWO_LIMITS = '[["change a queue",35,41,21,0],["change a dependency",50,51,19,0]]'
 FOUND = (
+    CLOCK_CORRECTED,
     CLOCK_SET_BACK,
     CLOCK_SET_FORTH,
     REFUSED_WHILE_UNAVAILABLE,

@@ -35,10 +35,15 @@ def test_jobs_stay_queued_while_the_gateway_is_down_and_complete_afterwards(worl
     assert ann.page().count(BUSY) == 9
     attempts = sum(ann.job(job).attempt_count for job in job_ids)
     assert attempts < 8  # 001-36: the others were not sent
+    job_ids += [ann.upload(f"late {n}") for n in range(4)]
+    world.run()
+    assert {ann.job(job).status for job in job_ids} == {"queued"}  # 001-36
+    assert {ann.job(job).attempt_count for job in job_ids[8:]} == {0}  # 001-36: nothing is sent
+    assert sum(ann.job(job).attempt_count for job in job_ids) == attempts  # 001-36
     restart_gateway(world)
     world.run(until_done=True)
     assert {ann.job(job).status for job in job_ids} == {"complete"}  # 001-38, 001-40, 001-86
-    assert len(world.xml()) == 8
+    assert len(world.xml()) == 12
     assert BUSY not in ann.page()
 
 

@@ -8,8 +8,9 @@ from mulligan.core.attempt_log import LogOfAttempt
 from mulligan.core.errors import DurationOrTime
 from mulligan.core.event import Event, EventList
 from mulligan.core.job import Job
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.failures.rules import Rule
-from mulligan.failures.service import FailureGroup, GroupList
+from mulligan.failures.service import GroupList
 from mulligan.guards.gate_status import Dependency, DependencyList, KindList, KindStatus, Queue, QueueList
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation

@@ -33,7 +33,7 @@ from mulligan.worker.service import WorkerStatus, worker_statuses
 if TYPE_CHECKING:
     from mulligan.alerts.service import AlertStatus
     from mulligan.app.services import StoreServices
-    from mulligan.failures.service import FailureGroup
+    from mulligan.failures.group_reader import FailureGroup
     from mulligan.operations.service import Operation
 
 UNHANDLED_STATES = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}

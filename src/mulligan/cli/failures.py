@@ -34,8 +34,8 @@ from mulligan.cli.output import (
     time_since,
 )
 from mulligan.core.format import format_actor
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.failures.groups import STATE_LABELS, GroupState
-from mulligan.failures.service import FailureGroup
 
 NO_FAILURES = "No dead jobs. A job that fails for good is listed here, with others of its cause."
 

@@ -24,6 +24,7 @@ from mulligan.manifest.specs import (
     QueueSpec,
     check_name,
     check_user_name,
+    fill_defaults,
     schema_defaults,
 )
 from mulligan.retries.policy import Policy, encode_policy
@@ -128,7 +129,7 @@ def with_payload_fields(
     elif spec.uses_template:
         uses = expand_uses(spec, payload)
     job = job._replace(uses=uses, args=index_entries(payload, spec.index))
-    unique, key = _resolve_unique(spec.unique, options, job, payload)
+    unique, key = _resolve_unique(spec, options, job, payload)
     if unique is None or key is None:
         return job
     return job._replace(
@@ -141,9 +142,10 @@ def with_payload_fields(
 
 
 def _resolve_unique(
-    declared: Unique | None, options: EnqueueOptions, job: NewJob, payload: Any
+    spec: KindSpec, options: EnqueueOptions, job: NewJob, payload: Any
 ) -> tuple[Unique | None, str | None]:
     """Return the uniqueness that applies and the job's key."""
+    declared = spec.unique
     if isinstance(options.unique, str):
         unique = declared if declared is not None else Unique(while_=DEFAULT_COVER)
         return unique, check_text("unique", options.unique, min_length=1)
@@ -152,7 +154,8 @@ def _resolve_unique(
         return None, None
     if not isinstance(requested, Unique):
         raise Refused(f"unique must be a string or Unique(...), not {requested!r:.80}")
-    return requested, requested.key(job.owner, job.queue, payload)
+    full = fill_defaults(spec.schema, payload)
+    return requested, requested.key(job.owner, job.queue, full)
 
 
 # --- Batch ---

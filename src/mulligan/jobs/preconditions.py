@@ -52,7 +52,7 @@ from mulligan.manifest.declared import (
     merge_breaker_configs,
 )
 from mulligan.manifest.schema import check_payload
-from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name
+from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name, fill_defaults
 from mulligan.manifest.versions import decode_payload, upcast_payload
 from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
 from mulligan.storage.base import Transaction
@@ -292,9 +292,10 @@ def _update_unique_key(
     if row.unique_key is None or kind.spec is None or not kind.spec.unique_by:
         return change
     unique = Unique(by=kind.spec.unique_by)
-    if unique.key(row.owner, queue, json.loads(row.payload)) != row.unique_key:
+    before = fill_defaults(kind.spec.schema, json.loads(row.payload))
+    if unique.key(row.owner, queue, before) != row.unique_key:
         return change
-    payload = json.loads(change.payload or row.payload)
+    payload = fill_defaults(kind.spec.schema, json.loads(change.payload or row.payload))
     key = unique.key(row.owner, change.queue or queue, payload)
     return change if key == row.unique_key else change._replace(unique_key=key)
 

@@ -122,6 +122,30 @@ def schema_defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: field["default"] for name, field in properties.items() if "default" in field}
 
 
+def fill_defaults(schema: Mapping[str, Any], payload: Any) -> Any:
+    """Return a payload with the default values that its schema declares, also in nested objects.
+
+    A payload has only the arguments that were passed. Two calls that mean one thing may pass
+    different ones, and have one unique key.
+    """
+    return _fill_defaults(schema, schema.get("$defs", {}), payload)
+
+
+def _fill_defaults(schema: Mapping[str, Any], definitions: Mapping[str, Any], value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    schema = definitions.get(name, schema)
+    filled = dict(value)
+    for field_name, field_schema in schema.get("properties", {}).items():
+        if field_name in value:
+            field_value = value[field_name]
+            filled[field_name] = _fill_defaults(field_schema, definitions, field_value)
+        elif "default" in field_schema:
+            filled[field_name] = field_schema["default"]
+    return filled
+
+
 def allows_no_retries(spec: KindSpec) -> bool:
     """True if the policy of a kind sets `max_retries=0`."""
     return bool(json.loads(spec.policy or "{}").get("max_retries") == 0)

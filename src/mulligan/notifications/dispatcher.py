@@ -94,6 +94,8 @@ class Dispatcher:
         jumped_at = self._clock_jumped_at
         if jumped_at is None:
             return False
+        if now < jumped_at:  # set back meanwhile: do not wait until it shows that time again
+            self._clock_jumped_at = jumped_at = now
         if now - jumped_at >= MANIFEST_WAIT and _has_manifest_since(tx, jumped_at - CLOCK_JUMP):
             self._clock_jumped_at = None
         return self._clock_jumped_at is not None

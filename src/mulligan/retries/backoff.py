@@ -27,9 +27,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import to_jsonable_python
 
-from mulligan.config import check_jitter
 from mulligan.core.errors import InvalidPolicy
 from mulligan.core.format import format_duration
+from mulligan.core.setting_types import check_jitter
 from mulligan.core.suggest import describe_unknown
 
 # A hundred years. Longer waits would leave the range of stored times.

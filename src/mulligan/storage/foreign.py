@@ -8,6 +8,7 @@ the caller has disabled that and has begun none, the connection is refused.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -150,14 +151,14 @@ def _open_asyncpg_in_sqlalchemy(pooled: Any) -> JoinedAsyncpg:
     return JoinedAsyncpg(raw, fetch)
 
 
-class JoinedConnection:
+class JoinedConnection(ABC):
     """Caller's connection. The caller's transaction is never ended."""
 
     driver_connection: Any
 
+    @abstractmethod
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None) -> Any:
         """Run a statement. Return something with its rows."""
-        raise NotImplementedError
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -12,9 +12,10 @@ from pydantic import Field
 
 from mulligan.core.errors import NotFound
 from mulligan.failures.capture import classify, explain_group
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.failures.rule_sources import load_configured_rules
 from mulligan.failures.rules import Rule
-from mulligan.failures.service import FailureGroup, Failures, GroupList
+from mulligan.failures.service import Failures, GroupList
 from mulligan.http.api.actions import (
     WITH_ZONE,
     CursorParam,

@@ -22,7 +22,7 @@ from mulligan.core.attempt_log import LogLine, LogOfAttempt
 from mulligan.core.event import Event
 from mulligan.core.job import AttemptRow, Job
 from mulligan.failures.backtest import VerdictChange
-from mulligan.failures.service import FailureGroup
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.api.auth import KeyRequirement
 from mulligan.http.api.responses import JSON_NAMES, PRIVATE_ATTEMPT_FIELDS, json_fields

@@ -25,8 +25,8 @@ from mulligan.core.event import SYSTEM_ACTORS, Event, owner_visible_data
 from mulligan.core.format import encode_text
 from mulligan.core.job import AttemptRow, Job
 from mulligan.core.statistics import Share
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.failures.redact import mask_secrets, scrub
-from mulligan.failures.service import FailureGroup
 from mulligan.http.services import DatabaseUnavailable, describe_outage
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.service import Operation

@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.event import EventType
 from mulligan.core.format import format_actor
+from mulligan.failures.group_reader import FailureGroup, FailureSample
 from mulligan.failures.groups import (
     DAYS,
     HOUR,
@@ -23,7 +24,7 @@ from mulligan.failures.groups import (
     count_arguments,
 )
 from mulligan.failures.queries import FailureQueries
-from mulligan.failures.service import FailureGroup, FailureSample, GroupList
+from mulligan.failures.service import GroupList
 from mulligan.guards.gate_status import KindStatus, list_guarded_kinds
 from mulligan.http.dashboard.charts import (
     Bar,

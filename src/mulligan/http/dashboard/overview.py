@@ -15,8 +15,8 @@ from mulligan.app.status import Rate, SystemStatus, describe_waiting, find_probl
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.format import format_actor, format_elapsed, one_line
 from mulligan.core.job import Job, State
+from mulligan.failures.group_reader import FailureGroup
 from mulligan.failures.groups import GroupState
-from mulligan.failures.service import FailureGroup
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
 from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
 from mulligan.http.dashboard.dependencies import name_dependency, next_change
