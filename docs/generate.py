@@ -295,6 +295,11 @@ ENDS: tuple[tuple[Failure, str, str], ...] = (
         "the database refused to store the ending; this is stored instead",
         "failure",
     ),
+    (
+        ends.step_in_doubt("charge"),
+        'a step with `doubt="park"` was called, and the process died before its result was recorded',
+        "parked",
+    ),
     (ends.unreported(), "an attempt failed without a reason; should not happen", "failure"),
 )
 

@@ -51,13 +51,13 @@ class AsyncJobs:
         """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
     async def value(self, job: Job) -> Any:
         """Return the result of a job as its handler's annotation says: `job.value()`."""
-    async def retry(self, job_id: str, *, reason: str='', overrides: Overrides | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> Job:
+    async def retry(self, job_id: str, *, reason: str='', overrides: Overrides | None=None, from_step: str | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> Job:
         """Start a new generation of a dead, parked or cancelled job."""
-    async def preview_retry(self, job_id: str, *, overrides: Overrides | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> repair.RetryPreview:
+    async def preview_retry(self, job_id: str, *, overrides: Overrides | None=None, from_step: str | None=None, at: DurationOrTime | None=None, owner: str | None=None) -> repair.RetryPreview:
         """Return what `retry` would change and everything that would refuse it, without writing."""
     async def cancel(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
         """Cancel a queued or parked job at once; ask a running job to stop."""
-    async def release(self, job_id: str, *, choice: str | None=None, reason: str='', owner: str | None=None) -> Job:
+    async def release(self, job_id: str, *, choice: str | None=None, value: Any=None, reason: str='', owner: str | None=None) -> Job:
         """Queue a parked job again, with one of the choices it offers."""
     async def discard(self, job_id: str, *, reason: str, owner: str | None=None) -> Job:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
@@ -191,10 +191,10 @@ class AsyncAlerts:
 class AsyncOperations:
     """`app.aio.operations`: the methods of `Operations`, awaitable."""
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[False]=False, steps: Steps | None=None, rate: float | str | None=None, stop_if: float=0.1, reason: str='', overrides: Mapping[str, Any] | None=None, queue: str | None=None, choice: str | None=None, key: str | None=None, owner: str | None=None) -> Operation:
+    async def start(self, action: str, filter: str, *, dry_run: Literal[False]=False, steps: Steps | None=None, rate: float | str | None=None, stop_if: float=0.1, reason: str='', overrides: Mapping[str, Any] | None=None, from_step: str | None=None, queue: str | None=None, choice: str | None=None, key: str | None=None, owner: str | None=None) -> Operation:
         ...
     @overload
-    async def start(self, action: str, filter: str, *, dry_run: Literal[True], steps: Steps | None=None, rate: float | str | None=None, stop_if: float=0.1, reason: str='', overrides: Mapping[str, Any] | None=None, queue: str | None=None, choice: str | None=None, key: str | None=None, owner: str | None=None) -> OperationPreview:
+    async def start(self, action: str, filter: str, *, dry_run: Literal[True], steps: Steps | None=None, rate: float | str | None=None, stop_if: float=0.1, reason: str='', overrides: Mapping[str, Any] | None=None, from_step: str | None=None, queue: str | None=None, choice: str | None=None, key: str | None=None, owner: str | None=None) -> OperationPreview:
         ...
     async def get(self, operation: str, *, owner: str | None=None) -> Operation:
         """Return one operation. With `owner`, an operation of another scope counts as missing."""

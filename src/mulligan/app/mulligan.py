@@ -17,6 +17,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Literal,
     ParamSpec,
     Self,
     TypeVar,
@@ -354,6 +355,39 @@ class Mulligan(AppServices):
         self.registry.add(handler)
         self._check_schedules(handler)
         return Kind(self, handler, function, EnqueueOptions())
+
+    @name_unknown_options
+    def step(
+        self,
+        *functions: F,
+        name: str | None = None,
+        uses: str | Sequence[str] | None = None,
+        policy: Policy | None = None,
+        timeout: Duration | None = None,
+        undo: Callable[..., object] | None = None,
+        doubt: Literal["again", "park"] | None = None,
+        done: Callable[..., object] | None = None,
+    ) -> Any:
+        """Declare the options of a step with its function: `ctx.step(charge, order)`.
+
+        The function stays as it is. The options are those of `ctx.step`. Without `name` the step
+        is named after the function.
+        """
+        from mulligan.steps.options import check_step_options, declare_step
+
+        def declare(function: F) -> F:
+            options = check_step_options(
+                function,
+                uses=uses,
+                policy=policy,
+                timeout=timeout,
+                undo=undo,
+                doubt=doubt,
+                done=done,
+            )
+            return declare_step(function, name, options)
+
+        return declare(*functions) if functions else declare
 
     @name_unknown_options
     def queue(

@@ -134,11 +134,12 @@ def parse_pairs(pairs: tuple[str, ...], hint: str = "KEY=VALUE") -> dict[str, An
             raise click.BadParameter(message, param_hint=hint)
         if key in parsed:
             raise click.BadParameter(f"{key} is set twice", param_hint=hint)
-        parsed[key] = _parse_value(value)
+        parsed[key] = parse_value(value)
     return parsed
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Parse JSON; any other text stands for itself."""
     try:
         return json.loads(text, parse_constant=refuse_constant)
     except ValueError:

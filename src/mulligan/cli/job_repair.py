@@ -10,7 +10,7 @@ import click
 from mulligan.app.services import StoreServices
 from mulligan.cli import exit_code_for
 from mulligan.cli.database import open_services, print_notice
-from mulligan.cli.enqueue import parse_pairs
+from mulligan.cli.enqueue import parse_pairs, parse_value
 from mulligan.cli.output import (
     format_cell,
     is_json,
@@ -44,7 +44,7 @@ VERBS = {
     "discard": Verb.DISCARD,
     "undiscard": Verb.UNDISCARD,
 }
-OVERRIDE_OPTIONS = ("max_retries", "queue", "priority", "timeout")
+OVERRIDE_OPTIONS = ("max_retries", "queue", "priority", "timeout", "from_step")
 
 # Errors that concern one job only. Any other error would hit the remaining jobs too.
 ERRORS_OF_ONE_JOB = (
@@ -83,6 +83,8 @@ class RepairRequest(NamedTuple):
         }
         if self.options["fields"]:
             overrides["payload"] = parse_pairs(self.options["fields"], "--set")
+        if self.options["step_results"]:
+            overrides["steps"] = parse_pairs(self.options["step_results"], "--step")
         return overrides
 
 
@@ -140,6 +142,8 @@ def repair_by_filter(
             )
         overrides = request.overrides()
         options = {"reason": options["reason"]}
+    elif options.pop("value", None) is not None:
+        raise click.UsageError("--value is the result of one job's step: release it by its ID")
     options |= {"dry_run": request.dry_run, "yes": yes}
     return start_operation(request.name, filter_, options, database, output, overrides=overrides)
 
@@ -180,7 +184,7 @@ def _apply(services: StoreServices, request: RepairRequest, job_id: str) -> Job:
         case Verb.CANCEL:
             return jobs.cancel(job_id, **options)
         case Verb.RELEASE:
-            return jobs.release(job_id, **options)
+            return jobs.release(job_id, **{**options, "value": _read_value(options)})
         case Verb.DISCARD:
             return jobs.discard(job_id, **options)
         case Verb.UNDISCARD:
@@ -192,6 +196,11 @@ def _apply(services: StoreServices, request: RepairRequest, job_id: str) -> Job:
                 overrides=request.overrides(),
                 at=options["at"],
             )
+
+
+def _read_value(options: Mapping[str, Any]) -> Any:
+    """Return the result of a step in doubt: JSON, or a text that is none."""
+    return None if options["value"] is None else parse_value(options["value"])
 
 
 def _preview(services: StoreServices, request: RepairRequest, job_id: str) -> RepairResult:

@@ -281,6 +281,16 @@ _add_repair_command(
     click.option("--priority", type=int, help="New priority, from -9 (first) to 9 (last)."),
     click.option("--queue", help="New queue.", shell_complete=complete_queues),
     click.option("--max-retries", type=int, help="New retry limit for this job."),
+    click.option(
+        "--from-step", metavar="STEP", help="Call this step, and those that ended after it, again."
+    ),
+    click.option(
+        "--step",
+        "step_results",
+        metavar="STEP=VALUE",
+        multiple=True,
+        help="Set the result of a step, so that it is not called. May be repeated.",
+    ),
 )
 _add_repair_command(
     "cancel",
@@ -291,6 +301,7 @@ _add_repair_command(
     "release",
     "Release parked jobs, optionally with a choice.",
     click.option("--choice", help="The decision. The handler reads it as ctx.choice."),
+    click.option("--value", help='Result of a step in doubt (JSON), with --choice "it happened".'),
     shared.reason_option,
 )
 _add_repair_command(

@@ -124,6 +124,7 @@ def bulk_options(command: F) -> F:
 @click.option("--queue", help="For move: the new queue.", shell_complete=complete.complete_queues)
 @click.option("--choice", help="For release: the decision.")
 @click.option("--max-retries", type=int, help="For retry: new retry limit for these jobs.")
+@click.option("--from-step", help="For retry: call this step, and those after it, again.")
 @shared.reason_option
 @bulk_options
 def start(

@@ -159,6 +159,17 @@ class Failure:
         return is_system_rule(self.origin)
 
 
+class StepFailure(NamedTuple):
+    """The step in which an attempt failed."""
+
+    name: str
+    number: int = 0  # place among the steps of the job
+    policy: str | None = None  # JSON of the step's own policy; None: the job's counts
+    uses: str = ""  # its dependencies, sorted, comma separated; empty: those of the job
+    took: Micros = 0
+    in_doubt: bool = False  # it was marked, and interrupted: it may have happened
+
+
 class Outcome(NamedTuple):
     """How one attempt ended, with everything a decision depends on."""
 
@@ -179,6 +190,8 @@ class Outcome(NamedTuple):
     suspect: bool = True  # if the process was lost: this attempt may have caused it
     queue: str = ""  # the handler moves the job to this queue
     log: AttemptLog | None = None  # no decision depends on it
+    step: StepFailure | None = None
+    unused_steps: tuple[str, ...] = ()  # recorded, and not called by an attempt that returned
 
 
 class Lease(NamedTuple):

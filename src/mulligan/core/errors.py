@@ -404,6 +404,26 @@ class Park(OutcomeRequest):
         return str(self.reason)
 
 
+class StepInDoubt(Park):
+    """A step was called and its result was not recorded: a person must decide."""
+
+    def __init__(self, step: str, choices: tuple[str, ...]) -> None:
+        self.step = step
+        reason = f"step {step} was called, and its result was not recorded: it may have happened"
+        super().__init__(reason, choices)
+
+
+class StepDelayed(OutcomeRequest):
+    """A step cannot be called now, because a dependency that it uses is down. Not charged."""
+
+    def __init__(self, step: str, dependency: str, reason: str) -> None:
+        self.dependency = dependency
+        self.reason = f"step {step} waits for {dependency}, which is down"
+        if reason:
+            self.reason += f": {reason}"
+        super().__init__(self.reason)
+
+
 class Hold(OutcomeRequest):
     """Hold all jobs that use a dependency, because it is down. Not counted as a failure."""
 

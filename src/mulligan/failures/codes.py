@@ -13,6 +13,7 @@ from mulligan.core.attempt import RETRYABLE, Cls, Failure, system_rule
 from mulligan.core.format import format_duration, format_size
 from mulligan.failures.facts import Facts
 from mulligan.failures.fingerprint import compute_fingerprint, fingerprint_end
+from mulligan.failures.step_evidence import STEP_EVIDENCE, base_name
 
 # A policy with retry_unknown=True retries failures that this rule matched.
 PROGRAMMING_ERROR_RULE = "py.programming-error"
@@ -145,6 +146,7 @@ CODES: dict[str, FailureCode] = {
         HANDLER_EXIT="The job's code tried to exit its process.",
         REMOTE_ERROR="A service failed without giving a reason.",
         UNREPORTED="The job failed without giving a reason.",
+        STEP_IN_DOUBT="A step of the job may have happened. A person must find out.",
     ),
 }
 
@@ -185,13 +187,16 @@ def _failure(
     )
 
 
-def timed_out(limit_s: float, kind: str = "", frames: Sequence[str] = ()) -> Failure:
+def timed_out(
+    limit_s: float, kind: str = "", frames: Sequence[str] = (), *, step: str = ""
+) -> Failure:
     """Build the failure of an attempt that was stopped at its time limit.
 
-    `frames`: the innermost functions of the app that it was in.
+    `frames`: the innermost functions of the app that it was in. `step`: whose limit it was.
     """
     limit = format_duration(limit_s)
-    public = f"The job ran longer than its limit of {limit} and was stopped."
+    what = f"Step {step}" if step else "The job"
+    public = f"{what} ran longer than its limit of {limit} and was stopped."
     evidence: Evidence = {"limit_s": limit_s}
     private = {"message": f"Over its limit of {limit}"}
     place = (kind, *frames)
@@ -359,6 +364,13 @@ def retry_requested(reason: str) -> Failure:
     """Build the failure of an attempt whose handler raised Retry."""
     private = {"message": reason} if reason else {}
     return _failure(RETRY_REQUESTED, private=private)
+
+
+def step_in_doubt(step: str) -> Failure:
+    """Build the failure of an attempt that found a step in doubt."""
+    public = f"Step {step} was called, and its result was not recorded: it may have happened."
+    evidence: Evidence = {STEP_EVIDENCE: step}
+    return _failure("STEP_IN_DOUBT", public, evidence=evidence, place=(base_name(step),))
 
 
 def outcome_refused(why: str) -> Failure:

@@ -44,6 +44,7 @@ class Facts(NamedTuple):
     causes: tuple[Facts, ...] = ()  # the cause chain, nearest first
     leaves: tuple[Facts, ...] = ()  # of an exception group
     implied: bool = False  # from `__context__`: it was being handled, not named with `raise … from`
+    step: str = ""  # in which the attempt failed, without its key
 
 
 TRACE_MESSAGE_LIMIT = 500  # characters of the message that the trace repeats
@@ -64,6 +65,7 @@ _SCALAR_FIELDS = (
     "timed_out",
     "program",
     "code",
+    "step",
 )
 _get_scalars = attrgetter(*_SCALAR_FIELDS)
 _EMPTY_SCALARS = _get_scalars(Facts())

@@ -50,7 +50,7 @@ def compute_fingerprint(facts: Facts, code: str, cls: str, link: Facts | None = 
     `link` is the exception that decided the classification: `facts` itself, one of its causes, or
     a leaf of a group.
     """
-    return _hash(*_parts(facts, code, cls, link))
+    return _hash(*_parts(facts, code, cls, link), facts.step)
 
 
 def fingerprint_end(code: str, place: Sequence[str]) -> str:
@@ -67,9 +67,18 @@ def _format(version: str, text: str) -> str:
 
 @lru_cache(maxsize=1024)  # one cause, many jobs
 def _hash(
-    cls: str, code: str, type_name: str, signal: str, frames: tuple[str, ...], message: str
+    cls: str,
+    code: str,
+    type_name: str,
+    signal: str,
+    frames: tuple[str, ...],
+    message: str,
+    step: str,
 ) -> str:
-    text = "\0".join((VERSION, cls, code, type_name, signal, *frames, message))
+    parts = [VERSION, cls, code, type_name, signal, *frames, message]
+    if step:
+        parts += ["step", step]
+    text = "\0".join(parts)
     return _format(VERSION, text)
 
 
@@ -83,6 +92,8 @@ def explain_fingerprint(
     for name, value in zip(names, values, strict=True):
         if value:
             explanation[name] = list(value) if isinstance(value, tuple) else value
+    if facts.step:
+        explanation["step"] = facts.step
     return explanation
 
 

@@ -295,7 +295,7 @@ class DependencyObserver:
                 for key in self.probes.get(lease.fence, ()):
                     builder = builders.setdefault(key, TallyBuilder())
                     builder.verdict = _probe_verdict(ending, key)
-            if lease.uses:
+            if lease.uses or ending.outcome.step is not None:
                 keys = _suspect_keys(ending)
                 for key in keys:
                     builder = builders.setdefault(key, TallyBuilder())
@@ -526,6 +526,9 @@ def _suspect_keys(ending: Ending) -> list[str]:
     A failure that names exactly one of several dependencies, for example in a host name, counts
     for that one alone.
     """
+    step = ending.outcome.step
+    if step is not None and step.uses:
+        return split_uses(step.uses)
     keys = split_uses(ending.lease.uses)
     failure = ending.outcome.failure
     if len(keys) < 2 or failure is None:

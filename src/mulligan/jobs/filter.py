@@ -37,10 +37,13 @@ FIELDS = {
     "code": "code",
     "class": "class",
     "group": "group",
+    "step": "step",
 }
 ARGUMENT_PATH = re.compile(r"[\w-]+(?:\.[\w-]+)*")
 MAX_PATH_LENGTH = 100
-MULTI_VALUE_FIELDS = frozenset({"state", "phase", "kind", "queue", "code", "class", "group"})
+MULTI_VALUE_FIELDS = frozenset(
+    {"state", "phase", "kind", "queue", "code", "class", "group", "step"}
+)
 MAX_VALUES = 20
 MAX_SEARCH_TERMS = 5
 MAX_ARGUMENTS = 5
@@ -247,8 +250,8 @@ def build_conditions(where: Where) -> Conditions:
     """Build conditions from a filter.
 
     Fields: state, phase, kind, queue, owner, batch_id, since (a duration), ended (a period), from,
-    code, class, group, `near` (search results, "id:…" or "group:…"), `begun` (enqueued since a
-    time), `until` (unchanged since a time), `arg.…` and `indexed.…` (arguments).
+    code, class, group, step, `near` (search results, "id:…" or "group:…"), `begun` (enqueued since
+    a time), `until` (unchanged since a time), `arg.…` and `indexed.…` (arguments).
     """
     fields = expand_filter(where)
     shape: list[tuple[str, int | tuple[str, ...]]] = []

@@ -55,6 +55,7 @@ from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name, fill_defaults
 from mulligan.manifest.versions import decode_payload, upcast_payload
 from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
+from mulligan.steps.repair import NO_STEP_CHANGES, StepChanges, check_step_changes
 from mulligan.storage.base import Transaction
 from mulligan.worker.settlement import frees_unique_key
 
@@ -74,7 +75,8 @@ class KindInfo(NamedTuple):
     max_payload: int  # bytes of JSON
 
 
-NON_COLUMN_FIELDS = frozenset({"args", "changes"})
+NON_COLUMN_FIELDS = frozenset({"args", "changes", "steps"})
+STEP_OVERRIDES = ("from_step", "steps")
 
 
 class JobOverrides(NamedTuple):
@@ -92,6 +94,7 @@ class JobOverrides(NamedTuple):
     unique_key: str | None = None
     args: tuple[tuple[str, str], ...] | None = None  # indexed arguments
     changes: Mapping[str, Mapping[str, Any]] = {}  # field name → before, after
+    steps: StepChanges = NO_STEP_CHANGES
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -119,11 +122,14 @@ def check_overrides(overrides: Any) -> Mapping[str, Any]:
     """Check names and values of overrides, regardless of the job they are for."""
     _check_mapping("overrides", overrides or {})
     requested = dict(overrides or {})
-    unknown = sorted(requested.keys() - _CHECKS.keys() - {"payload"})
+    unknown = sorted(requested.keys() - _CHECKS.keys() - {"payload", *STEP_OVERRIDES})
     if unknown:
-        possible = ", ".join([*_CHECKS, "payload"])
+        possible = ", ".join([*_CHECKS, "payload", *STEP_OVERRIDES])
         raise OverrideRefused(f"cannot override {', '.join(unknown)}. Possible: {possible}")
-    checked = {}
+    checked: dict[str, Any] = {}
+    if any(name in requested for name in STEP_OVERRIDES):
+        named = [requested.pop(name, None) for name in STEP_OVERRIDES]
+        checked["steps"] = check_step_changes(*named)
     for name, value in requested.items():
         checked[name] = value if name == "payload" else _check_value(name, value)
     return checked
@@ -328,6 +334,10 @@ def _describe_changes(row: JobRow, change: JobOverrides) -> dict[str, dict[str, 
     if change.policy is not None and change.policy != row.policy:
         policy = json.loads(row.policy or "null")
         found["policy"] = {"before": policy, "after": json.loads(change.policy)}
+    if change.steps.from_step:
+        found["from_step"] = {"before": None, "after": change.steps.from_step}
+    for name in change.steps.results:  # results are private
+        found[f"steps.{name}"] = {"before": None, "after": "set by hand"}
     return found | _describe_payload_changes(row, change)
 
 

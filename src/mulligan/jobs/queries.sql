@@ -25,6 +25,7 @@ from: id >= ?
 code: {+}died_code = ?
 class: {+}died_class = ?
 group: {+}died_group = ?
+step: EXISTS (SELECT 1 FROM {p}step AS s WHERE s.job_id = id AND s.kind = 'step' AND s.state IN ('failed', 'running') AND (s.name = CAST(? AS TEXT) OR substr(s.name, 1, length(CAST(? AS TEXT)) + 1) = CAST(? AS TEXT) || '['))
 near.id: {+}id = ?
 near.group: ({+}state = 'dead' AND {+}died_group = ?)
 phase.held: {+}state = 'queued' AND {part:held_by_gate}

@@ -48,6 +48,7 @@ from mulligan.jobs.preconditions import (
 )
 from mulligan.jobs.queries import JobQueries, Move, SearchQueries
 from mulligan.manifest.specs import Handler
+from mulligan.steps.repair import StepChanges, apply_step_changes, resolve_doubt
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_manual_action
 
@@ -231,13 +232,20 @@ def release(
     *,
     actor: str,
     choice: str | None = None,
+    value: str | None = None,
     reason: str = "",
     owner: str | None = None,
 ) -> JobRow:
-    """Queue a parked job again, with the choice that a person made."""
+    """Queue a parked job again, with the choice that a person made.
+
+    `value`: JSON of the result of a step in doubt that happened.
+    """
     with store.read() as tx:
         check_choice(_load_job(tx, job_id, owner), choice)
-    return _move_by_hand(store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice)
+    change = UNCHANGED._replace(steps=StepChanges(value=value))
+    return _move_by_hand(
+        store, job_id, Verb.RELEASE, actor, reason, owner, choice=choice, change=change
+    )
 
 
 def check_choice(row: JobRow, choice: str | None) -> None:
@@ -322,12 +330,13 @@ def _move_by_hand(
     owner: str | None,
     *,
     choice: str | None = None,
+    change: JobOverrides = UNCHANGED,
 ) -> JobRow:
     for _ in range(MAX_TRIES):
         with store.begin() as tx:
             row = _load_job(tx, job_id, owner)
             moved = None
-            if move_job(tx, row, verb, actor, reason, choice=choice):
+            if move_job(tx, row, verb, actor, reason, choice=choice, change=change):
                 moved = _load_job(tx, job_id)
         if moved is not None:
             log_manual_action(verb, moved, actor, reason)
@@ -394,6 +403,9 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
     if not _write_move(tx, row, change, move):
         return False
     _reindex_arguments(tx, row, change)
+    apply_step_changes(tx, row, change.steps, actor)
+    if verb is Verb.RELEASE:
+        resolve_doubt(tx, row, choice, change.steps.value, actor)
     event_data = {**_move_data(row, move, reason, choice, change, at), **undo, **(data or {})}
     EventQueries(tx).write_events([_job_event(lifecycle.EVENTS[verb], row, actor, event_data)])
     if update_batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import RETRYABLE, Cls, Decision, Ended, Ground, Verb, is_system_rule
@@ -25,6 +25,7 @@ from mulligan.retries.limits import parse_counts
 from mulligan.retries.policy import EffectivePolicy, Policy, parse_job_settings
 from mulligan.retries.reasons import class_not_retryable, read_ground
 
+MAX_STEPS_NAMED = 10
 CLASS_MEANINGS: Mapping[str, str] = {
     Cls.TRANSIENT: "usually passes by itself",
     Cls.TIMEOUT: "something took too long",
@@ -222,11 +223,22 @@ def _describe_success(attempt: AttemptRow, row: JobRow, elapsed: str) -> str:
     text = f"succeeded after {elapsed}"
     if read_judgement(attempt).get("skipped"):
         text += " without calling the handler: the result already existed"
+    unused = read_judgement(attempt).get("unused_steps")
+    if unused:
+        text += f" without asking for {_list_steps(unused)}"
     if row.result is None or attempt.token != row.token:
         return f"{text}."
     if row.result == "null":
         return f"{text}; it returned nothing."
     return f"{text}; its result has {format_size(len(row.result.encode()))}."
+
+
+def _list_steps(names: Sequence[str]) -> str:
+    """Return `the recorded steps a, b`; at most ten names."""
+    more = f" and {len(names) - MAX_STEPS_NAMED} more" if len(names) > MAX_STEPS_NAMED else ""
+    noun = "step" if len(names) == 1 else "steps"
+    listed = ", ".join(map(one_line, names[:MAX_STEPS_NAMED]))
+    return f"the recorded {noun} {listed}{more}"
 
 
 def _describe_verdict(attempt: AttemptRow) -> str:

@@ -26,6 +26,7 @@ from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
 from mulligan.jobs.view import Titles, load_job_views
+from mulligan.manifest.arguments import to_json
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import Handler, KindSpec
 from mulligan.storage.base import Store
@@ -260,16 +261,19 @@ class Jobs:
         *,
         reason: str = "",
         overrides: Overrides | None = None,
+        from_step: str | None = None,
         at: DurationOrTime | None = None,
         owner: str | None = None,
     ) -> Job:
         """Start a new generation of a dead, parked or cancelled job.
 
         Counters restart; history and limits stay. `overrides` may set max_retries, queue,
-        priority, timeout, policy and payload (a mapping of fields that the kind declares
-        editable). `at` is when to run: a duration from now or a datetime. `owner` acts as
-        this owner, who may name declared queues only.
+        priority, timeout, policy, payload (a mapping of fields that the kind declares editable)
+        and steps (results by name). Finished steps are not called again; with `from_step` this
+        one and those that ended after it are. `at` is when to run: a duration from now or a
+        datetime. `owner` acts as this owner, who may name declared queues only.
         """
+        overrides = with_from_step(overrides, from_step)
         request = self._retry_request(overrides, at, owner)
         from mulligan.jobs import repair
 
@@ -281,10 +285,12 @@ class Jobs:
         job_id: str,
         *,
         overrides: Overrides | None = None,
+        from_step: str | None = None,
         at: DurationOrTime | None = None,
         owner: str | None = None,
     ) -> repair.RetryPreview:
         """Return what `retry` would change and everything that would refuse it, without writing."""
+        overrides = with_from_step(overrides, from_step)
         request = self._retry_request(overrides, at, owner)
         from mulligan.jobs import repair
 
@@ -312,13 +318,29 @@ class Jobs:
         return self.get(job_id)
 
     def release(
-        self, job_id: str, *, choice: str | None = None, reason: str = "", owner: str | None = None
+        self,
+        job_id: str,
+        *,
+        choice: str | None = None,
+        value: Any = None,
+        reason: str = "",
+        owner: str | None = None,
     ) -> Job:
-        """Queue a parked job again, with one of the choices it offers."""
+        """Queue a parked job again, with one of the choices it offers.
+
+        `value` is the result of a step in doubt, with the choice "it happened".
+        """
         from mulligan.jobs import repair
 
+        text = None if value is None else to_json(value, "the value")
         repair.release(
-            self._store, job_id, actor=self._actor, choice=choice, reason=reason, owner=owner
+            self._store,
+            job_id,
+            actor=self._actor,
+            choice=choice,
+            value=text,
+            reason=reason,
+            owner=owner,
         )
         return self.get(job_id)
 
@@ -335,6 +357,11 @@ class Jobs:
 
         repair.undiscard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
+
+
+def with_from_step(overrides: Overrides | None, from_step: str | None) -> Overrides | None:
+    """Add the step to continue from to the overrides of a retry."""
+    return overrides if from_step is None else {**(overrides or {}), "from_step": from_step}
 
 
 class Poll:

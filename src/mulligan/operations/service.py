@@ -106,6 +106,7 @@ class StartOptions(TypedDict, total=False):
     stop_if: float
     reason: str
     overrides: Mapping[str, Any] | None
+    from_step: str | None
     queue: str | None
     choice: str | None
     key: str | None
@@ -132,6 +133,7 @@ class Operations:
         stop_if: float = 0.1,
         reason: str = "",
         overrides: Mapping[str, Any] | None = None,
+        from_step: str | None = None,
         queue: str | None = None,
         choice: str | None = None,
         key: str | None = None,
@@ -149,6 +151,7 @@ class Operations:
         stop_if: float = 0.1,
         reason: str = "",
         overrides: Mapping[str, Any] | None = None,
+        from_step: str | None = None,
         queue: str | None = None,
         choice: str | None = None,
         key: str | None = None,
@@ -165,6 +168,7 @@ class Operations:
         stop_if: float = 0.1,
         reason: str = "",
         overrides: Mapping[str, Any] | None = None,
+        from_step: str | None = None,
         queue: str | None = None,
         choice: str | None = None,
         key: str | None = None,
@@ -175,9 +179,12 @@ class Operations:
         Workers do it step by step. `steps` are the sizes of the steps; the result of each is
         judged before the next, by default [1, 10, 100, "rest"] for retry. `rate` is jobs per
         second. If more than the share `stop_if` of a step fails again with the same cause, the
-        operation stops. `dry_run` only returns a preview. A second call with the same `key`
+        operation stops. `from_step`: call this step, and those that ended after it, again.
+        `dry_run` only returns a preview. A second call with the same `key`
         returns the first operation; so does an equal call while the first one is active.
         """
+        if from_step is not None:
+            overrides = {**(overrides or {}), "from_step": from_step}
         params = {"overrides": overrides, "queue": queue, "choice": choice}
         request = check_request(
             action,

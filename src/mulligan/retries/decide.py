@@ -44,6 +44,7 @@ from mulligan.retries.policy import (
     select_step,
 )
 from mulligan.retries.reasons import Reason
+from mulligan.retries.step_counts import has_step_counts, read_counters
 
 DEFAULT_HOLD = 60 * SECOND
 MIN_HOLD = SECOND  # a hold is not charged: without a minimum a handler could repeat it without end
@@ -101,10 +102,29 @@ def decide(
     if lease.cancel_reason is not None:
         reason = reasons.stop_requested(lease.cancel_reason)
         return _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
-    decision = _RULES[outcome.ended](case)
+    decision = _decide_by_counters(case)
     if decision.state is State.QUEUED and decision.failure is not None and decision.failure.terms:
         return _add_promise(decision, decision.failure)
     return decision
+
+
+def _decide_by_counters(case: DecisionInput) -> Decision:
+    """Decide with the counters that a failure is charged to: of its step, or of the job.
+
+    A step with a policy of its own is decided like a job of its own.
+    """
+    lease, step = case.lease, case.outcome.step
+    if step is None and not has_step_counts(lease.counts):
+        return _RULES[case.outcome.ended](case)
+    charged_step = step.name if step is not None and step.policy is not None else ""
+    counters = read_counters(lease.failures, lease.counts, charged_step)
+    charged = lease._replace(failures=counters.failures, counts=counters.counts)
+    decision = _RULES[case.outcome.ended](case._replace(lease=charged))
+    failures, counts = counters.merge(decision.failures, decision.counts)
+    decision = decision._replace(failures=failures, counts=counts)
+    if step is None or decision.failure is None:
+        return decision
+    return decision._replace(reason=reasons.in_step(step.name, decision.reason))
 
 
 def _not_before_start(now: Micros, lease: Lease) -> Micros:
@@ -322,19 +342,25 @@ def _hold_rate_limited(case: DecisionInput, decision: Decision, failure: Failure
     if until is None:
         return decision
     reason = reasons.rate_limited_for(_seconds_until(case, until))
-    return decision._replace(hold=(case.lease.uses, until, reason))
+    return decision._replace(hold=(_blamed_uses(case), until, reason))
 
 
 def _hinted_time(case: DecisionInput, failure: Failure) -> Micros | None:
     """Return when the dependency asked to be called again.
 
-    None if it gave no hint, or if the job uses several dependencies: it is unknown which one did.
+    None if it gave no hint, or if the job or step uses several: it is unknown which one did.
     """
     hint = failure.retry_after
-    uses = case.lease.uses
+    uses = _blamed_uses(case)
     if not uses or "," in uses or hint is None or not hint >= MIN_HINT_SECONDS:
         return None
     return case.now + _to_micros(min(hint, MAX_HINT_SECONDS))
+
+
+def _blamed_uses(case: DecisionInput) -> str:
+    """Return the dependencies that may have caused the failure: of its step, else of the job."""
+    step = case.outcome.step
+    return step.uses if step is not None and step.uses else case.lease.uses
 
 
 def _hold_uncharged(case: DecisionInput, failure: Failure) -> Decision | None:
@@ -352,10 +378,10 @@ def _hold_uncharged(case: DecisionInput, failure: Failure) -> Decision | None:
         return None
     if check_switches(case.policy, failure) is not None:
         return None
-    reason = case.uncharged or reasons.quota_used_up(case.lease.uses)
+    reason = case.uncharged or reasons.quota_used_up(_blamed_uses(case))
     hold = None
     if quota_reset is not None:
-        hold = (case.lease.uses, quota_reset, reasons.QUOTA_GATE)
+        hold = (_blamed_uses(case), quota_reset, reasons.QUOTA_GATE)
     counts = counts._replace(uncharged=counts.uncharged + 1)
     decision = _make_decision(case, Verb.HOLD, reason, failure=failure)
     return _requeue(case, decision._replace(counts=counts.to_json(), hold=hold), case.now)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from mulligan.config import RetrySection
-from mulligan.core.attempt import Lease
+from mulligan.core.attempt import Lease, Outcome
 from mulligan.core.job import JobRow
 from mulligan.failures.matcher import EMPTY_RULEBOOK, Rulebook
 from mulligan.failures.rule_sources import load_rulebook
@@ -36,6 +36,15 @@ class EffectivePolicies:
     def for_job(self, job: Lease | JobRow) -> EffectivePolicy:
         """Return the policy of a job."""
         return self._resolve_cached(job.kind, job.queue, job.policy, job.max_retries)
+
+    def for_outcome(self, job: Lease, outcome: Outcome) -> EffectivePolicy:
+        """Return the policy that decides about an outcome: of the step that failed, or the job."""
+        step = outcome.step
+        if step is None or step.policy is None:
+            return self.for_job(job)
+        return self._resolve_cached(
+            job.kind, job.queue, job.policy, job.max_retries, step_policy=step.policy
+        )
 
     def for_kind(
         self,
@@ -85,6 +94,7 @@ class EffectivePolicies:
         max_retries: int | None,
         *,
         shadow: bool = False,
+        step_policy: str | None = None,
     ) -> EffectivePolicy:
         kind_spec = self._kinds.get(kind)
         queue_spec = self._queues.get(queue)
@@ -98,6 +108,7 @@ class EffectivePolicies:
             kind=_parse_policy(kind_policy),
             job=_parse_policy(job_policy),
             job_max_retries=max_retries,
+            step=_parse_policy(step_policy),
             once=kind_spec is not None and kind_spec.once,
         )
 

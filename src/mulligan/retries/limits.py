@@ -16,6 +16,8 @@ from mulligan.retries.backoff import Backoff
 from mulligan.retries.policy import EffectivePolicy, Policy, Then, select_step
 from mulligan.retries.reasons import Reason
 
+CALL_SCOPES = frozenset({"step", "job"})  # more specific than the rule of a failure
+
 # --- Failure counts ---
 
 # Handlers can invent any number of codes. Above this many, only codes whose rule has terms are
@@ -278,10 +280,10 @@ def cached_retry_terms(  # noqa: PLR0913, PLR0917 - the key of the cache
 def select_backoff(policy: EffectivePolicy, charge: ChargedFailure) -> tuple[Backoff, int]:
     """Return the most specific backoff and how many earlier failures advanced it.
 
-    The order is: job, rule, kind, queue, system.
+    The order is: step, job, rule, kind, queue, system.
     """
     for_class = policy.by_class[charge.failure.cls]
-    if charge.terms.backoff is not None and for_class.backoff_from != "job":
+    if charge.terms.backoff is not None and for_class.backoff_from not in CALL_SCOPES:
         return charge.terms.backoff, charge.code_count - 1
     if for_class.backoff_is_for_class:
         return for_class.backoff, charge.class_count - 1
@@ -291,7 +293,7 @@ def select_backoff(policy: EffectivePolicy, charge: ChargedFailure) -> tuple[Bac
 def next_step(policy: EffectivePolicy, charge: ChargedFailure, losses: int = 0) -> Then | None:
     """Return the escalation step after this failure; `losses` are added to its count."""
     for_class = policy.by_class[charge.failure.cls]
-    if charge.terms.then and for_class.then_from != "job":
+    if charge.terms.then and for_class.then_from not in CALL_SCOPES:
         return select_step(charge.terms.then, charge.code_count + losses)
     count = charge.class_count if for_class.then_is_for_class else charge.failures
     return select_step(for_class.then, count + losses)

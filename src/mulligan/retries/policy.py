@@ -3,7 +3,7 @@
 A policy does not decide *whether* a failure may be retried: its rule or class does. Each scope sets
 only some fields; an unset field takes the value of the next scope:
 
-    job  >  kind  >  queue  >  system
+    step  >  job  >  kind  >  queue  >  system
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mulligan.retries.backoff import (
     require_finite,
 )
 
-Scope = Literal["job", "kind", "queue", "system"]
+Scope = Literal["step", "job", "kind", "queue", "system"]
 
 
 # --- Validation ---
@@ -361,6 +361,7 @@ def resolve_policy(
     job: Policy | None = None,
     job_max_retries: int | None = None,
     *,
+    step: Policy | None = None,
     once: bool = False,
 ) -> EffectivePolicy:
     """Take each field from the most specific scope that sets it.
@@ -368,6 +369,8 @@ def resolve_policy(
     `once`: the kind runs at most once, whatever its jobs say about retries.
     """
     layers = _declared_layers(queue, kind, job, job_max_retries)
+    if step is not None:
+        layers.insert(0, PolicyLayer("step", step))
     max_retries, max_retries_from = _first_set(layers, "max_retries", system.max_retries)
     if once:
         max_retries, max_retries_from = 0, "kind"

@@ -57,6 +57,11 @@ def fate_unknown(ended: str) -> Reason:
     return Reason(Ground.FATE_UNKNOWN, text)
 
 
+def in_step(name: str, reason: str) -> str:
+    """Add the step in which the attempt failed."""
+    return f"step {name}: {reason}"
+
+
 # --- Queued again ---
 
 

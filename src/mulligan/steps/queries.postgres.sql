@@ -39,3 +39,9 @@ WITH fenced AS MATERIALIZED (
   WHERE data IS NOT NULL
 )
 SELECT job_id, name FROM saved
+
+-- name: save_failed_steps
+-- Save steps that failed, in the transaction that settles their attempts. A result stands.
+INSERT INTO {p}step (job_id, name, kind, state, number, detail, token, started_at, ended_at)
+SELECT id, name, 'step', 'failed', number, detail, token, {p}now_us() - took, {p}now_us() FROM {set:FailedStep}
+ON CONFLICT (job_id, name) DO UPDATE SET {part:failed_columns}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mulligan.core.attempt import Lease
+from mulligan.core.attempt import Failure, Lease, StepFailure
 from mulligan.core.durations import Micros
 from mulligan.core.event import EventType
 from mulligan.core.job import RecordedStep
@@ -75,6 +75,23 @@ def _event_data(lease: Lease, record: StepRecord) -> str | None:
     return encode(data)
 
 
+class FailedStep(NamedTuple):
+    """A step that failed, to save with the settlement of its attempt."""
+
+    id: str
+    name: str
+    number: int
+    token: int
+    took: Micros
+    detail: str
+
+
+def failed_step(lease: Lease, step: StepFailure, failure: Failure | None) -> FailedStep:
+    """Return the row of a step that failed."""
+    detail = encode({"code": failure.code} if failure is not None else {})
+    return FailedStep(lease.id, step.name, step.number, lease.token, step.took, detail)
+
+
 def lease_after(lease: Lease, write: StepWrite) -> Lease:
     """Return the lease of an attempt that has saved a step: its decision must use the same."""
     settings = lease.settings if write.settings is None else write.settings
@@ -103,6 +120,27 @@ class StepQueries(Queries):
             events = JobEventQueries(self.tx)
             events.write_row_events(EventType.JOB_STEP_FINISHED, [write.lease], [write.data])
         return True
+
+    def save_failed(self, rows: Sequence[FailedStep]) -> None:
+        """Save steps that failed, for attempts that this transaction has settled."""
+        self.tx.run_set("save_failed_steps", sorted(rows))
+
+    def forget_from(self, job_id: str, name: str, actor: str) -> bool:
+        """Forget a step and those that ended after it. False if the job has no such step."""
+        return bool(self.tx.rows("forget_steps", id=job_id, name=name, actor=actor))
+
+    def set_result(self, job_id: str, name: str, value: str, token: int, actor: str) -> None:
+        """Set the result of a step by hand."""
+        self.tx.rows("set_step_result", id=job_id, name=name, value=value, token=token, actor=actor)
+
+    def clear_mark(self, job_id: str, name: str, actor: str) -> None:
+        """Record that a step in doubt did not happen: it runs again."""
+        self.tx.rows("clear_step_mark", id=job_id, name=name, actor=actor)
+
+    def find_parked_evidence(self, job_id: str, token: int, code: str) -> str | None:
+        """Return the evidence of the attempt that parked a job with this code."""
+        found = self.tx.rows("find_parked_evidence", id=job_id, token=token, code=code)
+        return found[0][0] if found else None
 
     def list_recorded(self, ids: Sequence[str]) -> dict[str, dict[str, RecordedStep]]:
         """Return what earlier attempts of jobs recorded, by job and name."""

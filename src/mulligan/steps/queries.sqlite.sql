@@ -17,3 +17,9 @@ RETURNING job_id, name
 -- Reset the losses of a job whose attempt saved a step: it makes progress between losses.
 UPDATE {p}job SET losses = 0, settings = COALESCE(:settings, settings)
 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND (losses > 0 OR :settings IS NOT NULL)
+
+-- name: save_failed_steps
+-- Save a step that failed, in the transaction that settles its attempt. A result stands.
+INSERT INTO {p}step (job_id, name, kind, state, number, detail, token, started_at, ended_at)
+VALUES (:id, :name, 'step', 'failed', :number, :detail, :token, :now - :took, :now)
+ON CONFLICT (job_id, name) DO UPDATE SET {part:failed_columns}

@@ -22,10 +22,11 @@ class StepState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     UNDONE = "undone"
+    FORGOTTEN = "forgotten"  # by a person: it runs again
 
 
 class StepRecord(NamedTuple):
-    """A step or checkpoint that an attempt asks its worker to save."""
+    """A row that an attempt asks its worker to save."""
 
     name: str
     kind: str
@@ -34,6 +35,13 @@ class StepRecord(NamedTuple):
     value: str | None = None
     detail: str = "{}"
     took: int = 0  # microseconds
+
+
+class ClosedGate(NamedTuple):
+    """A dependency that is down."""
+
+    key: str
+    reason: str
 
 
 def read_detail(text: str) -> dict[str, Any]:

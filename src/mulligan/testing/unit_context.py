@@ -7,21 +7,21 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 from mulligan.config import LimitSection, RetrySection
-from mulligan.core.attempt import Lease
-from mulligan.core.durations import to_micros
+from mulligan.core.attempt import Lease, StepFailure
+from mulligan.core.durations import Micros, to_micros
 from mulligan.core.errors import Refused
 from mulligan.core.ids import new_id
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep
 from mulligan.core.tracing import NO_TRACER
 from mulligan.manifest.arguments import to_json
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.steps.rules import StepKind, StepRecord, StepState
+from mulligan.steps.rules import ClosedGate, StepKind, StepRecord, StepState
 from mulligan.worker.runner.context import Context
 
 DEFAULT_KIND = "test"
@@ -64,6 +64,21 @@ class _MemoryHost:
 
     async def save_step_async(self, context: Context, record: StepRecord) -> bool:
         return self.save_step(context, record)
+
+    def find_closed_gate(self, context: Context, keys: Sequence[str]) -> ClosedGate | None:
+        del context, keys
+        return None
+
+    async def find_closed_gate_async(
+        self, context: Context, keys: Sequence[str]
+    ) -> ClosedGate | None:
+        return self.find_closed_gate(context, keys)
+
+    def step_began(self, context: Context, step: StepFailure, timeout: Micros | None) -> None:
+        """Do nothing: a unit test has no limits."""
+
+    def step_ended(self, context: Context, name: str) -> None:
+        """Do nothing: a unit test has no limits."""
 
     def workdir(self, context: Context) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="mulligan-"))

@@ -20,7 +20,7 @@ from typing import Any
 
 from mulligan.batches import completion as batching
 from mulligan.config import Settings
-from mulligan.core.attempt import Ended, Ending, Lease, Outcome
+from mulligan.core.attempt import Ended, Ending, Lease, Outcome, StepFailure
 from mulligan.core.durations import Micros
 from mulligan.core.errors import Refused, StoreUnavailable
 from mulligan.core.ids import new_id
@@ -34,8 +34,9 @@ from mulligan.operations import chore as operations
 from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.schedules.chore import Scheduler
+from mulligan.steps.gates import find_closed_gate
 from mulligan.steps.queries import StepQueries, lease_after, step_write
-from mulligan.steps.rules import StepRecord
+from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker import upkeep
 from mulligan.worker.claim import create_claimer
@@ -363,6 +364,22 @@ class InlineWorker:
 
     async def save_step_async(self, context: Context, record: StepRecord) -> bool:
         return await asyncio.to_thread(self.save_step, context, record)
+
+    def find_closed_gate(self, context: Context, keys: Sequence[str]) -> ClosedGate | None:
+        probed = self._claimer.observer.probes.get(context.lease.fence, ())
+        with self._store.read() as tx:
+            return find_closed_gate(tx, [key for key in keys if key not in probed])
+
+    async def find_closed_gate_async(
+        self, context: Context, keys: Sequence[str]
+    ) -> ClosedGate | None:
+        return await asyncio.to_thread(self.find_closed_gate, context, keys)
+
+    def step_began(self, context: Context, step: StepFailure, timeout: Micros | None) -> None:
+        """Do nothing: the limits of a worker do not apply here."""
+
+    def step_ended(self, context: Context, name: str) -> None:
+        """Do nothing: the limits of a worker do not apply here."""
 
     def _work_folder(self) -> Path:
         return work_folder(self._folder, self.worker)

@@ -3,6 +3,7 @@
 To a runner:
     ["run", seqs, shared, columns, previous_attempts]
     ["stop", seq, with_stacks]   ["recall", seq]   ["drain"]   ["step_saved", request, ok]
+    ["gate", request, closed_gate]
 
 From a runner:
     ["settings", values]   ["ready", manifest]   ["load_failed", error]
@@ -10,6 +11,8 @@ From a runner:
     ["ended", [[seq, …outcome], …]]
     ["progress", [[seq, fraction, text], …]]
     ["step", request, seq, record]
+    ["step_began", seq, step, time limit]   ["step_ended", seq, name]
+    ["gates", request, seq, dependencies]
     ["stacks", seq, [[title, [[path, line, function], …]], …]]
 """
 
@@ -23,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
-from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome
+from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome, StepFailure
 from mulligan.core.job import PreviousAttempts, RecordedStep
 from mulligan.steps.rules import StepRecord
 
@@ -234,8 +237,10 @@ _CLS_BY_VALUE = {cls.value: cls for cls in Cls}
 def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int, records: str = "") -> list[Any]:
     """Encode how an attempt ended. `records`: its last records, if it failed."""
     if outcome.ended is Ended.RETURNED:
-        skipped = [True] if outcome.skipped else []
-        return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *skipped]
+        flags: list[Any] = []
+        if outcome.skipped or outcome.unused_steps:
+            flags = [outcome.skipped, list(outcome.unused_steps)]
+        return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *flags]
     return [
         seq,
         outcome.ended.value,
@@ -249,6 +254,7 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int, records: str =
         outcome.dependency,
         outcome.final,
         outcome.queue,
+        None if outcome.step is None else list(outcome.step),
         records,
     ]
 
@@ -284,9 +290,16 @@ def records_from_wire(item: list[Any]) -> str:
 def outcome_from_wire(item: list[Any]) -> Outcome:
     """Decode how an attempt ended."""
     if item[1] == _RETURNED:
-        skipped = len(item) > _RETURNED_LENGTH
-        return Outcome(Ended.RETURNED, result=item[4], cost=item[3], skipped=skipped)
-    _, ended, _, cost, failure, after, until, reason, choices, dependency, final, queue, _ = item
+        skipped, unused = item[5:] if len(item) > _RETURNED_LENGTH else (False, [])
+        return Outcome(
+            Ended.RETURNED,
+            result=item[4],
+            cost=item[3],
+            skipped=bool(skipped),
+            unused_steps=tuple(map(str, unused)),
+        )
+    _, ended, _, cost, failure, after, until, reason, choices, dependency, final, *rest = item
+    queue, step, _ = rest
     return Outcome(  # positional: keyword arguments take twice as long
         _ENDED_BY_VALUE[ended],
         None,  # result
@@ -300,6 +313,7 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
         False,  # alone
         cost,
         queue=queue,
+        step=None if step is None else step_failure_from_wire(step),
     )
 
 
@@ -337,6 +351,16 @@ def step_from_wire(item: list[Any]) -> StepRecord:
         message = "invalid message about a step"
         raise ValueError(message)
     return record
+
+
+def step_failure_from_wire(item: list[Any]) -> StepFailure:
+    """Decode the step in which an attempt failed. Check the types of what is stored."""
+    step = StepFailure._make(item)
+    texts = (step.name, step.policy or "", step.uses)
+    if {*map(type, texts)} != {str} or not _are_numbers([step.number, step.took]):
+        message = "invalid message about a step"
+        raise ValueError(message)
+    return step
 
 
 # --- Failures ---

@@ -178,7 +178,8 @@ class WorkerQueries(Queries):
         ids = [
             lease.id
             for lease in leases
-            if lease.token > 1 and (history_kinds is None or lease.kind in history_kinds)
+            if (lease.token > 1 or lease.generation > 1)
+            and (history_kinds is None or lease.kind in history_kinds)
         ]
         return self.get_previous_attempts(ids) if ids else {}
 

@@ -29,6 +29,7 @@ from mulligan.manifest.declared import (
 )
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.steps.queries import StepQueries, failed_step
 from mulligan.storage.base import Transaction
 from mulligan.worker.queries import AttemptLogRow, LeaseQueries, Refusal, RefusalReason
 from mulligan.worker.settlement import settlement_row, stale_event
@@ -85,6 +86,7 @@ def _settle_endings(
         if decision.hold is not None and ending.lease.fence not in refusals
     ]
     _write_logs(tx, endings, refusals)
+    _write_failed_steps(tx, endings, refusals)
     if holds:
         close_gates(tx, holds, context.now)
     if not refusals:
@@ -102,6 +104,19 @@ def _write_logs(
         if outcome.log is not None and lease.fence not in refusals
     ]
     LeaseQueries(tx).write_logs(rows)
+
+
+def _write_failed_steps(
+    tx: Transaction, endings: Sequence[Ending], refusals: Mapping[Fence, Refusal]
+) -> None:
+    """Write the steps that failed. A step in doubt keeps its mark."""
+    rows = [
+        failed_step(lease, outcome.step, outcome.failure)
+        for lease, outcome, _ in endings
+        if outcome.step is not None and not outcome.step.in_doubt and lease.fence not in refusals
+    ]
+    if rows:
+        StepQueries(tx).save_failed(rows)
 
 
 # --- Decide ---
@@ -132,13 +147,14 @@ def _decide_all(
             uncharged["dependency_down"] = down.get(lease.fence, "")
         if outcome.failure is not None and outcome.failure.origin == PAYLOAD_REFUSED_RULE:
             uncharged["other_release"] = _find_other_release(tx, lease, context)
-        decisions.append(decide(lease, outcome, policies.for_job(lease), now, rng, **uncharged))
+        policy = policies.for_outcome(lease, outcome)
+        decisions.append(decide(lease, outcome, policy, now, rng, **uncharged))
     if context.kind_observer is None:
         return decisions
     held = context.kind_observer.observe(tx, endings, decisions, now)
     for place, (lease, outcome, _) in enumerate(endings if held else ()):
         if kind := held.get(lease.fence):
-            policy = policies.for_job(lease)
+            policy = policies.for_outcome(lease, outcome)
             decisions[place] = decide(lease, outcome, policy, now, rng, kind_held=kind)
     return decisions
 

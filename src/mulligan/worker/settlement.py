@@ -9,7 +9,7 @@ import json
 from random import Random
 from typing import Any
 
-from mulligan.core.attempt import Decision, Ended, Ending, Failure, Ground, Lease, Verb
+from mulligan.core.attempt import Decision, Ended, Ending, Failure, Ground, Lease, Outcome, Verb
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Lane, State
@@ -18,6 +18,7 @@ from mulligan.core.lifecycle import EVENTS, TERMINAL
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
+from mulligan.retries.step_counts import has_step_counts
 from mulligan.worker.queries import Settlement
 
 _CHARGED = frozenset({Verb.RETRY, Verb.DIE})
@@ -144,11 +145,20 @@ def _judged(
             judgement["shadow_policy"] = _shadow_decision(ending, shadow, now)
     if decision.then:
         judgement["then"] = {**decision.then}
-    if decision.skipped:
-        judgement["skipped"] = True
-    if ending.outcome.ended is Ended.RELEASED and not ending.outcome.interrupted:
-        judgement["unstarted"] = True  # claimed, and returned before its code was called
+    judgement |= _judge_call(ending.outcome)
     return encode(judgement) if judgement else None
+
+
+def _judge_call(outcome: Outcome) -> dict[str, Any]:
+    """Return what is stored about the call of the handler."""
+    judgement: dict[str, Any] = {}
+    if outcome.skipped:
+        judgement["skipped"] = True
+    if outcome.unused_steps:
+        judgement["unused_steps"] = [*outcome.unused_steps]
+    if outcome.ended is Ended.RELEASED and not outcome.interrupted:
+        judgement["unstarted"] = True  # claimed, and returned before its code was called
+    return judgement
 
 
 def _shadow_decision(ending: Ending, policy: EffectivePolicy, now: Micros) -> dict[str, Any]:
@@ -181,7 +191,9 @@ def _event_fields(
         fields = public_error(decision.failure) | fields
     if decision.verb in _CHARGED:
         fields["failures"] = decision.failures
-        fields["max_retries"] = policies.for_job(lease).max_retries
+        # Failures of a step with its own policy are in the total, but do not count for the job.
+        if not has_step_counts(decision.counts):
+            fields["max_retries"] = policies.for_job(lease).max_retries
     if ending.outcome.ended is Ended.LOST and decision.verb is not Verb.STOP:
         fields["losses"] = decision.losses
         fields["max_losses"] = policies.for_job(lease).max_losses

@@ -71,7 +71,10 @@ class RetryRequest(ReasonRequest):
     overrides: dict[str, Any] | None = Field(
         None,
         description="max_retries, queue, priority, timeout, policy, "
-        "payload (the fields that the kind declares as editable)",
+        "payload (the fields that the kind declares as editable), steps (results by name)",
+    )
+    from_step: Text | None = Field(
+        None, description="call this step, and those that ended after it, again"
     )
     at: TimeField = None
     dry_run: bool = Field(
@@ -83,6 +86,7 @@ class ReleaseRequest(ReasonRequest):
     """Body of a release of a parked job."""
 
     choice: Text | None = None
+    value: Any = Field(None, description='result of a step in doubt, with "it happened"')
 
 
 NewJobBody = Annotated[NewJobRequest, json_body(NewJobRequest)]
@@ -212,6 +216,7 @@ async def retry_job(request: Request, caller: Operator, job_id: str, body: Retry
     """Retry a dead, parked or cancelled job as a new generation."""
     options: JsonObject = {
         "overrides": body.overrides,
+        "from_step": body.from_step,
         "at": parse_time("at", body.at),
         "owner": caller.owner,
     }
@@ -243,7 +248,11 @@ async def release_job(
 
     def act() -> Job:
         return caller.services.jobs.release(
-            job_id, choice=body.choice, reason=body.reason, owner=caller.owner
+            job_id,
+            choice=body.choice,
+            value=body.value,
+            reason=body.reason,
+            owner=caller.owner,
         )
 
     return await _run_job_action(request, caller, job_id, act)

@@ -49,6 +49,7 @@ class OperationRequest(RequestBody):
     dry_run: bool = Field(default=False, description="only report what would happen")
     reason: Text = ""
     overrides: dict[str, Any] | None = None
+    from_step: Text | None = None
     queue: Text | None = None
     choice: Text | None = None
 

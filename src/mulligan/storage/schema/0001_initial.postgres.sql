@@ -232,7 +232,7 @@ CREATE INDEX attempt_log_for_retention ON {p}attempt_log (at);
 -- step: what an attempt saved for later attempts of the same job, by name.
 --
 -- kind      step, undo (the undo of a step, named "NAME/undo"), or checkpoint (a value without a call)
--- state     running (marked before its call, and without a result), done, failed, undone
+-- state     running (marked before its call, and without a result), done, failed, undone, forgotten (runs again)
 -- number    order in which the steps ended
 -- value     JSON of the result; NULL: none yet
 -- detail    JSON: uses, tries, undo (the function and its arguments)

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, overload
 
-from mulligan.core.attempt import Cls, Lease
+from mulligan.core.attempt import Cls, Lease, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
 from mulligan.core.errors import Duration, Refused
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State
@@ -22,15 +22,20 @@ from mulligan.core.tracing import OnAttemptEnd, Tracer
 from mulligan.failures.redact import scrub_public
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.limits import parse_counts
-from mulligan.retries.policy import parse_job_settings
-from mulligan.steps.rules import StepRecord
+from mulligan.retries.policy import Policy, parse_job_settings
+from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.worker.liveness import kill_marked
 from mulligan.worker.runner.flight_recorder import current_recording
 from mulligan.worker.runner.program import Program, run_in_thread
 from mulligan.worker.runner.steps import (
+    MISSING,
     AttemptSteps,
     CallFunction,
+    FindClosedGate,
+    NoteBegin,
+    NoteEnd,
     SaveRecord,
+    StepRequest,
     call_async,
     call_blocking,
     drive,
@@ -59,6 +64,20 @@ class AttemptHost(Protocol):
 
     async def save_step_async(self, context: Context, record: StepRecord) -> bool:
         """Save a step and wait until it is durable. False: the lease is lost."""
+
+    def find_closed_gate(self, context: Context, keys: Sequence[str]) -> ClosedGate | None:
+        """Return a dependency that is down, and block until that is known."""
+
+    async def find_closed_gate_async(
+        self, context: Context, keys: Sequence[str]
+    ) -> ClosedGate | None:
+        """Return a dependency that is down."""
+
+    def step_began(self, context: Context, step: StepFailure, timeout: Micros | None) -> None:
+        """Report the step in which an attempt is. Returns at once."""
+
+    def step_ended(self, context: Context, name: str) -> None:
+        """Report that a step ended without a result. Returns at once."""
 
     def workdir(self, context: Context) -> Path:
         """Create the work directory of an attempt."""
@@ -204,7 +223,7 @@ class Context:
         found: AttemptSteps | None = self.__dict__.get("_attempt_steps")
         if found is None:
             limit = self._host.result_limit
-            steps = AttemptSteps(self.lease.id, self._recorded, limit)
+            steps = AttemptSteps(self.lease, self._recorded, limit)
             found = self._instance_value("_attempt_steps", lambda: steps)
         return found
 
@@ -219,38 +238,96 @@ class Context:
         record = self._steps.checkpoint(name, value)
         self._steps.note(record, held=await self._host.save_step_async(self, record))
 
-    def step(self, name: str, fn: Callable[..., T], *args: Any, key: str | int | None = None) -> T:
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., T],
+        *args: Any,
+        key: str | int | None = None,
+        uses: str | Sequence[str] | None = None,
+        policy: Policy | None = None,
+        timeout: Duration | None = None,
+        undo: Callable[..., object] | None = None,
+        doubt: Literal["again", "park"] | None = None,
+        done: Callable[..., T | None] | None = None,
+    ) -> T: ...
+
+    @overload
+    def step(self, name: Callable[..., T], *args: Any, key: str | int | None = None) -> T: ...
+
+    def step(
+        self, name: Any, fn: Any = MISSING, *args: Any, key: str | int | None = None, **options: Any
+    ) -> Any:
         """Call a function once for this job and return its result.
 
         The result is durable when this returns. Later attempts get it without a call: they find it
         by the name of the step, wherever and in whatever order they ask for it. Calls of one name
         in one attempt need different keys.
+
+        `uses`: dependencies of the step, of those that the job uses. `policy`: how often this step
+        is retried. `timeout`: limit of one call. `undo`: a function of the result that is called
+        if the job dies or is cancelled. `doubt`: "park" asks a person if the process died during
+        the call. `done`: a function that returns the result if the call has happened after all.
         """
         _refuse_on_event_loop("step")
-        result: T = drive(self._steps.run(step_call(name, fn, args, key)), self._answer_step)
-        return result
+        call = step_call(name, fn, args, key, options)
+        return drive(self._steps.run(call), self._answer_step)
 
+    @overload
     async def step_async(
         self,
         name: str,
         fn: Callable[..., Awaitable[T]] | Callable[..., T],
         *args: Any,
         key: str | int | None = None,
-    ) -> T:
+        uses: str | Sequence[str] | None = None,
+        policy: Policy | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the limit of the step
+        undo: Callable[..., object] | None = None,
+        doubt: Literal["again", "park"] | None = None,
+        done: Callable[..., object] | None = None,
+    ) -> T: ...
+
+    @overload
+    async def step_async(
+        self,
+        name: Callable[..., Awaitable[T]] | Callable[..., T],
+        *args: Any,
+        key: str | int | None = None,
+    ) -> T: ...
+
+    async def step_async(
+        self, name: Any, fn: Any = MISSING, *args: Any, key: str | int | None = None, **options: Any
+    ) -> Any:
         """Run a step like `step`. An async function is awaited, any other runs on a thread."""
-        run = self._steps.run(step_call(name, fn, args, key))
-        result: T = await drive_async(run, self._answer_step_async)
-        return result
+        run = self._steps.run(step_call(name, fn, args, key, options))
+        return await drive_async(run, self._answer_step_async)
 
-    def _answer_step(self, request: SaveRecord | CallFunction) -> Any:
-        if isinstance(request, SaveRecord):
-            return self._host.save_step(self, request.record)
-        return call_blocking(request.call)
+    def _answer_step(self, request: StepRequest) -> Any:
+        match request:
+            case SaveRecord(record):
+                return self._host.save_step(self, record)
+            case CallFunction():
+                return call_blocking(request)
+            case FindClosedGate(keys):
+                return self._host.find_closed_gate(self, keys)
+            case NoteBegin(step, timeout):
+                self._host.step_began(self, step, timeout)
+            case NoteEnd(name):
+                self._host.step_ended(self, name)
+        return None
 
-    async def _answer_step_async(self, request: SaveRecord | CallFunction) -> Any:
-        if isinstance(request, SaveRecord):
-            return await self._host.save_step_async(self, request.record)
-        return await call_async(request.call)
+    async def _answer_step_async(self, request: StepRequest) -> Any:
+        match request:
+            case SaveRecord(record):
+                return await self._host.save_step_async(self, record)
+            case CallFunction():
+                return await call_async(request)
+            case FindClosedGate(keys):
+                return await self._host.find_closed_gate_async(self, keys)
+            case _:
+                return self._answer_step(request)
 
     def run(
         self,
@@ -332,6 +409,16 @@ class Context:
         return self.__dict__.setdefault(name, create())
 
     # --- For the runner ---
+
+    def find_failed_step(self, error: BaseException) -> StepFailure | None:
+        """Return the step that raised an exception, or one of its causes."""
+        steps: AttemptSteps | None = self.__dict__.get("_attempt_steps")
+        return None if steps is None else steps.find_raised(error)
+
+    @property
+    def unused_steps(self) -> tuple[str, ...]:
+        """Names of recorded results that this attempt did not ask for."""
+        return self._steps.unused if self._recorded else ()
 
     def traced(self) -> AbstractContextManager[OnAttemptEnd]:
         return self._host.tracer.trace_attempt(self.lease)

@@ -14,12 +14,19 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from mulligan.core.attempt import Ended, Outcome
-from mulligan.core.errors import OutcomeRequest, PayloadRefused, Stopped
+from mulligan.core.attempt import Ended, Outcome, StepFailure
+from mulligan.core.durations import Micros
+from mulligan.core.errors import OutcomeRequest, PayloadRefused, StepInDoubt, Stopped
 from mulligan.core.tracing import NO_SPAN, OPENTELEMETRY, begin_attempt, end_attempt
 from mulligan.failures.classify import classify_facts
-from mulligan.failures.codes import payload_refused, result_refused, retry_refused
+from mulligan.failures.codes import (
+    payload_refused,
+    result_refused,
+    retry_refused,
+    step_in_doubt,
+)
 from mulligan.failures.redact import scrub, scrub_public
+from mulligan.failures.step_evidence import STEP_EVIDENCE, base_name
 from mulligan.manifest.arguments import JobCallback, refusal_message, to_json
 from mulligan.manifest.specs import Handler
 from mulligan.manifest.versions import decode_payload
@@ -258,9 +265,10 @@ def _convert_result(handler: Handler, context: Context, limit: int, value: Any) 
     if value is None:
         if context.stop_observed:
             return STOPPED
-        if not context.spent:
+        unused = context.unused_steps
+        if not context.spent and not unused:
             return JUST_RETURNED
-        return Outcome(Ended.RETURNED, result="null", cost=context.spent)
+        return Outcome(Ended.RETURNED, result="null", cost=context.spent, unused_steps=unused)
     if isinstance(value, BaseException):
         if isinstance(value, Stopped):
             return STOPPED
@@ -274,7 +282,8 @@ def _convert_result(handler: Handler, context: Context, limit: int, value: Any) 
     if len(text) > limit:
         why = f"the result is {len(text):,} bytes of JSON, the limit is {limit:,} bytes"
         return _result_refused(context, "RESULT_TOO_LARGE", why)
-    return Outcome(Ended.RETURNED, result=text, cost=context.spent)
+    unused = context.unused_steps
+    return Outcome(Ended.RETURNED, result=text, cost=context.spent, unused_steps=unused)
 
 
 def _convert_exception(context: Context, error: BaseException, handler: Handler) -> Outcome | None:
@@ -289,19 +298,44 @@ def _convert_exception(context: Context, error: BaseException, handler: Handler)
     if context.stop_requested and not issubclass(kind, OutcomeRequest):
         return STOPPED
     now = time.time_ns() // 1000
-    outcome = outcome_of_exception(error, now, make_classifier(handler, context.lease.uses))
+    step = context.find_failed_step(error)
+    if issubclass(kind, StepInDoubt):
+        return _with_cost(_park_in_doubt(error, step, now), context)
+    classifier = make_classifier(handler, context.lease.uses, step)
+    outcome = outcome_of_exception(error, now, classifier)
+    if step is not None:
+        outcome = _with_step(outcome, step)
     if context.current_callback:
         outcome = _with_callback(outcome, context.current_callback)
     return _with_cost(outcome, context)
 
 
-def make_classifier(handler: Handler, uses: str) -> Classifier:
-    """Return the classifier for a job: rules of its kind and app, and its dependencies."""
+def make_classifier(handler: Handler, uses: str, step: StepFailure | None = None) -> Classifier:
+    """Return the classifier for a job: rules of its kind and app, dependencies, failed step."""
     books = [book for book in (handler.kind_rules, handler.app_rules.rulebook) if book.rules]
+    if step is not None and step.uses:
+        uses = step.uses
     keys = tuple(filter(None, uses.split(",")))
-    if not keys:
+    if not keys and step is None:
         return partial(classify_facts, books=books)
-    return lambda facts: classify_facts(facts._replace(uses=keys), books)
+    name = "" if step is None else base_name(step.name)
+    return lambda facts: classify_facts(facts._replace(uses=keys, step=name), books)
+
+
+def _with_step(outcome: Outcome, step: StepFailure) -> Outcome:
+    """Add the step in which an attempt failed; an outcome without a failure needs none."""
+    if outcome.failure is None:
+        return outcome
+    evidence = {**outcome.failure.evidence, STEP_EVIDENCE: step.name}
+    return outcome._replace(failure=replace(outcome.failure, evidence=evidence), step=step)
+
+
+def _park_in_doubt(error: Any, step: StepFailure | None, now: Micros) -> Outcome:
+    """Park the job until a person has found out whether a step happened."""
+    outcome = outcome_of_exception(error, now)
+    if step is not None:
+        step = step._replace(in_doubt=True)
+    return outcome._replace(failure=step_in_doubt(error.step), step=step)
 
 
 def _with_callback(outcome: Outcome, callback: str) -> Outcome:

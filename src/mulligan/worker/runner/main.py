@@ -24,14 +24,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.config import Settings
-from mulligan.core.attempt import Failure, Lease, Outcome
+from mulligan.core.attempt import Failure, Lease, Outcome, StepFailure
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.core.tracing import OPENTELEMETRY
 from mulligan.manifest.hooks import Hook
 from mulligan.manifest.specs import DELIVERY_QUEUE, Handler, Registry
 from mulligan.retries.effective import EffectivePolicies
-from mulligan.steps.rules import StepRecord
+from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.worker.liveness import make_workdir, remove_workdir
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -190,7 +190,7 @@ class Runner:
         self._unsent = 0
         self._from_threads: list[tuple[AttemptTask, Outcome | None]] = []
         self._progress: dict[int, list[Any]] = {}
-        self._step_requests: dict[int, Future[bool]] = {}
+        self._step_requests: dict[int, Future[Any]] = {}
         self._last_request = 0
         self._flush_scheduled = False
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -254,10 +254,8 @@ class Runner:
                 self._stop(seq)
             case ["recall", seq]:
                 self._recall(seq)
-            case ["step_saved", request, saved]:
-                answer = self._step_requests.pop(request)
-                if not answer.cancelled():  # its attempt may have been stopped meanwhile
-                    answer.set_result(saved)
+            case ["step_saved" | "gate" as name, request, answer]:
+                self._on_step_answer(name, request, answer)
             case ["hooks_off", names]:
                 self.hooks.turn_off(names)
             case ["failed", lease, failure, killed_at]:
@@ -265,6 +263,13 @@ class Runner:
             case ["drain"]:
                 self._draining = True
                 self._close_if_drained()
+
+    def _on_step_answer(self, name: str, request: int, answer: Any) -> None:
+        future: Future[Any] = self._step_requests.pop(request)
+        if future.cancelled():  # its attempt was stopped meanwhile
+            return
+        is_gate = name == "gate" and answer is not None
+        future.set_result(ClosedGate(*answer) if is_gate else answer)
 
     def _close_if_drained(self) -> None:
         if not self._draining or self._attempts:
@@ -641,6 +646,51 @@ class Runner:
         with self._waiting_for_database(context):
             self._request_step(context, record, answer)
             return await asyncio.wrap_future(answer)
+
+    def find_closed_gate(self, context: Context, keys: Sequence[str]) -> ClosedGate | None:
+        """Return a dependency that is down, and block until that is known."""
+        answer: Future[ClosedGate | None] = Future()
+        with self._waiting_for_database(context):
+            self._call_on_loop(lambda: self._request_gate(context, keys, answer))
+            return answer.result()
+
+    async def find_closed_gate_async(
+        self, context: Context, keys: Sequence[str]
+    ) -> ClosedGate | None:
+        """Return a dependency that is down."""
+        answer: Future[ClosedGate | None] = Future()
+        with self._waiting_for_database(context):
+            self._request_gate(context, keys, answer)
+            return await asyncio.wrap_future(answer)
+
+    def step_began(self, context: Context, step: StepFailure, timeout: Micros | None) -> None:
+        """Report the step in which an attempt is, for the case that it is stopped or dies.
+
+        On a thread, return only when it is sent: the call may end this process at once.
+        """
+        message = ["step_began", context.seq, list(step), timeout]
+        if threading.get_ident() == self._loop_thread:
+            self._send(message)
+            return
+        sent: Future[None] = Future()
+
+        def send() -> None:
+            self._send(message)
+            sent.set_result(None)
+
+        self._call_on_loop(send)
+        sent.result()
+
+    def step_ended(self, context: Context, name: str) -> None:
+        """Report that a step ended without a result."""
+        self._call_on_loop(lambda: self._send(["step_ended", context.seq, name]))
+
+    def _request_gate(
+        self, context: Context, keys: Sequence[str], answer: Future[ClosedGate | None]
+    ) -> None:
+        self._last_request += 1
+        self._step_requests[self._last_request] = answer
+        self._send(["gates", self._last_request, context.seq, [*keys]])
 
     @contextlib.contextmanager
     def _waiting_for_database(self, context: Context) -> Iterator[None]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from mulligan.core.attempt import Ended, Failure, Outcome
 from mulligan.core.durations import SECOND, Micros, to_duration_micros, to_micros
-from mulligan.core.errors import Cancel, Fail, Hold, OutcomeRequest, Park, Retry, Snooze
+from mulligan.core.errors import (
+    Cancel,
+    Fail,
+    Hold,
+    OutcomeRequest,
+    Park,
+    Retry,
+    Snooze,
+    StepDelayed,
+)
 from mulligan.core.format import TEXT_LIMIT
 from mulligan.core.job import NAME_RULE, is_name
 from mulligan.failures.adapters import qualified_name
@@ -94,6 +103,11 @@ def _park(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
     return Outcome(Ended.PARKED, reason=_reason(request), choices=choices)
 
 
+def _delay(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    """Return the job: it waits in its lane, which the dependency has closed."""
+    return Outcome(Ended.RELEASED, reason=_reason(request), interrupted=True)
+
+
 def _hold(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
     after, until = _parse_optional_time("until", request.until)
     dependency = _clean_text("dependency", request.dependency, _MAX_NAME)
@@ -171,4 +185,5 @@ _CONVERTERS: tuple[
     (Fail, _fail),
     (Park, _park),
     (Hold, _hold),
+    (StepDelayed, _delay),
 )

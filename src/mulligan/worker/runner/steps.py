@@ -6,6 +6,7 @@ call the function), and the caller sends back the answer.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
 import json
@@ -13,14 +14,29 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from mulligan.core.errors import LeaseLost, Refused
-from mulligan.core.format import safe_text
-from mulligan.core.job import RecordedStep
+from mulligan.core.attempt import Lease, StepFailure
+from mulligan.core.durations import SECOND, Micros
+from mulligan.core.errors import LeaseLost, Refused, StepDelayed, StepInDoubt
+from mulligan.core.format import format_duration, safe_text
+from mulligan.core.job import RecordedStep, split_uses
+from mulligan.core.json import encode
+from mulligan.failures.capture import get_cause, get_context
 from mulligan.manifest.arguments import result_converter, to_json
-from mulligan.steps.rules import StepKind, StepRecord, StepState
+from mulligan.retries.reasons import IT_HAPPENED, RUN_AGAIN
+from mulligan.steps.options import (
+    DECLARED,
+    NO_OPTIONS,
+    PARK_IN_DOUBT,
+    DeclaredStep,
+    StepOptions,
+    check_step_options,
+)
+from mulligan.steps.rules import ClosedGate, StepKind, StepRecord, StepState
 from mulligan.worker.runner.program import run_in_thread
 
 NAME_LIMIT = 200  # characters of a step or checkpoint
+MAX_CAUSES = 50  # exceptions searched for the one that a step raised
+MISSING: Any = object()  # an argument that was not passed
 
 
 class StepCall(NamedTuple):
@@ -29,6 +45,13 @@ class StepCall(NamedTuple):
     name: str  # with its key
     fn: Callable[..., Any]
     args: tuple[Any, ...]
+    options: StepOptions = NO_OPTIONS
+
+    def failure(self, number: int) -> StepFailure:
+        """Return what is recorded if the step fails, is stopped or dies."""
+        options = self.options
+        in_doubt = options.is_marked
+        return StepFailure(self.name, number, options.policy, options.uses, 0, in_doubt)
 
 
 class SaveRecord(NamedTuple):
@@ -38,24 +61,60 @@ class SaveRecord(NamedTuple):
 
 
 class CallFunction(NamedTuple):
-    """Request to call the function of a step. The answer: what it returned."""
+    """Request to call a function of a step. The answer: what it returned."""
 
-    call: StepCall
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    timeout: float | None = None  # seconds; obeyed for async functions
 
 
-StepRun = Generator[SaveRecord | CallFunction, Any, Any]
+class FindClosedGate(NamedTuple):
+    """Request to find a dependency that is down. The answer: the gate, or None."""
+
+    keys: list[str]
+
+
+class NoteBegin(NamedTuple):
+    """Request to report that a step is called. `timeout`: for its worker to enforce."""
+
+    step: StepFailure
+    timeout: Micros | None
+
+
+class NoteEnd(NamedTuple):
+    """Request to report that a step ended without a result."""
+
+    name: str
+
+
+StepRequest = SaveRecord | CallFunction | FindClosedGate | NoteBegin | NoteEnd
+StepRun = Generator[StepRequest, Any, Any]
+
+
+class StepTimeout(TimeoutError):
+    """A step ran longer than its own time limit."""
+
+
+class RaisedInStep(NamedTuple):
+    """An exception that a step raised."""
+
+    error: BaseException
+    step: StepFailure
 
 
 class AttemptSteps:
     """Steps and checkpoints that an attempt found, and those that it has added."""
 
     def __init__(
-        self, job_id: str, recorded: Mapping[str, RecordedStep], result_limit: int
+        self, lease: Lease, recorded: Mapping[str, RecordedStep], result_limit: int
     ) -> None:
-        self._job_id = job_id
+        self._job_id = lease.id
+        self._uses = split_uses(lease.uses)
         self._limit = result_limit
         self._recorded = dict(recorded)
         self._called: dict[str, object] = {}
+        self._raised: list[RaisedInStep] = []
         last = max((step.number for step in recorded.values()), default=0)
         self._numbers = itertools.count(last + 1)
 
@@ -97,15 +156,117 @@ class AttemptSteps:
         found = self._recorded.get(call.name)
         if found is not None and found.state == StepState.DONE:
             return _read_value(call, found.value)
+        step = call.failure(next(self._numbers))
         began = time.monotonic_ns()
-        value = yield CallFunction(call)
+        try:
+            text = yield from self._run(call, step, in_doubt=_is_in_doubt(found))
+        except BaseException as error:
+            took = _micros_since(began)
+            interrupted = isinstance(error, StepTimeout) or not isinstance(error, Exception)
+            step = step._replace(took=took, in_doubt=call.options.is_marked and interrupted)
+            self._raised.append(RaisedInStep(error, step))
+            yield NoteEnd(call.name)
+            raise
+        return _read_value(call, text)
+
+    def _run(self, call: StepCall, step: StepFailure, *, in_doubt: bool) -> StepRun:
+        """Call the function of a step and save its result. Return the result as JSON."""
+        options = call.options
+        if options.uses:
+            yield from self._wait_for_dependencies(call)
+        value = None
+        if in_doubt:
+            value = yield from self._resolve_doubt(call)
+        began = time.monotonic_ns()
+        if value is None:
+            if options.is_marked:
+                yield from self._save(call, step, StepState.RUNNING)
+            yield NoteBegin(step, None if _is_async(call.fn) else options.timeout)
+            value = yield from self._call(call, step, began)
         text = self._to_text(f"the result of step {call.name!r}", value)
-        took = (time.monotonic_ns() - began) // 1000
+        yield from self._save(call, step, StepState.DONE, text, _micros_since(began))
+        return text
+
+    def _call(self, call: StepCall, step: StepFailure, began: int) -> StepRun:
+        limit = call.options.timeout
+        seconds = None if limit is None else limit / SECOND
+        try:
+            return (yield CallFunction(call.name, call.fn, call.args, seconds))
+        except StepTimeout:
+            raise
+        except Exception:
+            if call.options.is_marked:  # it has failed by itself: there is no doubt
+                yield from self._save(call, step, StepState.FAILED, took=_micros_since(began))
+            raise
+
+    def _save(
+        self,
+        call: StepCall,
+        step: StepFailure,
+        state: StepState,
+        text: str | None = None,
+        took: Micros = 0,
+    ) -> StepRun:
+        detail = {}
+        if call.options.undo:
+            detail["undo"] = call.options.undo
         record = StepRecord(
-            call.name, StepKind.STEP, StepState.DONE, next(self._numbers), text, "{}", took
+            call.name, StepKind.STEP, state, step.number, text, encode(detail), took
         )
         self.note(record, held=(yield SaveRecord(record)))
-        return _read_value(call, text)
+
+    def _wait_for_dependencies(self, call: StepCall) -> StepRun:
+        """Give the job back if a dependency of the step is down: it waits until it recovers."""
+        keys = call.options.uses.split(",")
+        unknown = [key for key in keys if key not in self._uses]
+        if unknown:
+            message = (
+                f"step {call.name!r} uses {unknown[0]!r}, but the job does not. "
+                f"Add it to uses= of the kind, which has {', '.join(self._uses) or 'none'}"
+            )
+            raise Refused(message)
+        closed: ClosedGate | None = yield FindClosedGate(keys)
+        if closed is not None:
+            raise StepDelayed(call.name, *closed)
+
+    def _resolve_doubt(self, call: StepCall) -> StepRun:
+        """Find out whether a step happened that an earlier attempt called.
+
+        Return its result; None: it did not happen. Raise StepInDoubt if a person must decide.
+        """
+        done = call.options.done
+        if done is not None:
+            return (yield CallFunction(call.name, done, call.args))
+        if call.options.doubt == PARK_IN_DOUBT:
+            raise StepInDoubt(call.name, (RUN_AGAIN, IT_HAPPENED))
+        return None
+
+    def find_raised(self, error: BaseException) -> StepFailure | None:
+        """Return the step that raised an exception, or one of its causes."""
+        if not self._raised:
+            return None
+        by_error = {id(raised.error): raised.step for raised in self._raised}
+        pending: list[BaseException | None] = [error]
+        visited = 0
+        while pending and visited < MAX_CAUSES:
+            current = pending.pop()
+            if current is None:
+                continue
+            visited += 1
+            if id(current) in by_error:
+                return by_error[id(current)]
+            pending += (get_context(current), get_cause(current))
+        return None
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Names of the results that earlier attempts recorded and this one did not ask for."""
+        return tuple(
+            name
+            for name, step in self._recorded.items()
+            if step.kind == StepKind.STEP and step.state == StepState.DONE
+            if name not in self._called
+        )
 
     def _refuse_second_call(self, name: str) -> None:
         mark = object()
@@ -138,25 +299,38 @@ class AttemptSteps:
         return text
 
 
-def step_call(name: Any, fn: Any, args: tuple[Any, ...], key: Any) -> StepCall:
-    """Check the arguments of `ctx.step`."""
+def step_call(
+    name: Any, fn: Any, args: tuple[Any, ...], key: Any, options: Mapping[str, Any]
+) -> StepCall:
+    """Check the arguments of `ctx.step`. With `@app.step` the name may be left out."""
+    if callable(name) and not isinstance(name, str):
+        if fn is not MISSING:
+            args = (fn, *args)
+        fn = name
+        declared: DeclaredStep | None = getattr(fn, DECLARED, None)
+        name = getattr(fn, "__name__", "") if declared is None else declared.name
     if not callable(fn):
         message = (
             f"step {name!r:.80}: the second argument must be a function, not {fn!r:.80}. "
             "Write ctx.step(name, function, argument), without calling the function"
         )
         raise Refused(message)
+    try:
+        checked = check_step_options(fn, **options)
+    except Refused as error:
+        message = f"step {name!r:.80}: {error}"
+        raise Refused(message) from None
     if key is None:
-        return StepCall(name, fn, args)
+        return StepCall(name, fn, args, checked)
     if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
         message = f"step {name!r:.80}: key= must be a text or a number, not {key!r:.80}"
         raise Refused(message)
-    return StepCall(f"{name}[{key}]", fn, args)
+    return StepCall(f"{name}[{key}]", fn, args, checked)
 
 
-def call_blocking(call: StepCall) -> Any:
-    """Call the function of a step in a sync handler."""
-    if inspect.iscoroutinefunction(call.fn):
+def call_blocking(call: CallFunction) -> Any:
+    """Call a function of a step in a sync handler."""
+    if _is_async(call.fn):
         message = (
             f"step {call.name!r}: {getattr(call.fn, '__qualname__', call.fn)!s:.80} is async. "
             "Use it in an async handler: await ctx.step_async(...)"
@@ -165,18 +339,42 @@ def call_blocking(call: StepCall) -> Any:
     return call.fn(*call.args)
 
 
-async def call_async(call: StepCall) -> Any:
-    """Call the function of a step in an async handler; a sync one on a thread: it may block."""
-    if inspect.iscoroutinefunction(call.fn):
+async def call_async(call: CallFunction) -> Any:
+    """Call a function of a step in an async handler; a sync one on a thread: it may block."""
+    if not _is_async(call.fn):
+        value = await run_in_thread(lambda: call.fn(*call.args), lambda: None)
+        return await value if inspect.isawaitable(value) else value
+    if call.timeout is None:
         return await call.fn(*call.args)
-    value = await run_in_thread(lambda: call.fn(*call.args), lambda: None)
-    return await value if inspect.isawaitable(value) else value
+    limit = asyncio.timeout(call.timeout)
+    try:
+        async with limit:
+            return await call.fn(*call.args)
+    except TimeoutError:
+        if not limit.expired():
+            raise  # of the function itself
+        name, seconds = call.name, format_duration(call.timeout)
+        message = f"step {name} ran longer than its limit of {seconds} and was stopped"
+        raise StepTimeout(message) from None
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(fn)
+
+
+def _is_in_doubt(found: RecordedStep | None) -> bool:
+    """True if an earlier attempt has called the step and left no result."""
+    return found is not None and found.state == StepState.RUNNING
+
+
+def _micros_since(began_ns: int) -> Micros:
+    return (time.monotonic_ns() - began_ns) // 1000
 
 
 # --- Drivers ---
 
 
-def drive(run: StepRun, answer: Callable[[SaveRecord | CallFunction], Any]) -> Any:
+def drive(run: StepRun, answer: Callable[[StepRequest], Any]) -> Any:
     """Run a step to its end. `answer` does what it requests."""
     value: Any = None
     error: BaseException | None = None
@@ -192,9 +390,7 @@ def drive(run: StepRun, answer: Callable[[SaveRecord | CallFunction], Any]) -> A
             error = raised
 
 
-async def drive_async(
-    run: StepRun, answer: Callable[[SaveRecord | CallFunction], Awaitable[Any]]
-) -> Any:
+async def drive_async(run: StepRun, answer: Callable[[StepRequest], Awaitable[Any]]) -> Any:
     """Run a step to its end in an async handler."""
     value: Any = None
     error: BaseException | None = None

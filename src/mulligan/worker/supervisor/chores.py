@@ -32,7 +32,9 @@ from mulligan.manifest.declared import (
 from mulligan.manifest.specs import Manifest
 from mulligan.operations import chore as operations
 from mulligan.schedules.chore import Scheduler
+from mulligan.steps.gates import find_closed_gate
 from mulligan.steps.queries import StepQueries, StepWrite
+from mulligan.steps.rules import ClosedGate
 from mulligan.storage.base import Store
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
@@ -286,6 +288,11 @@ class Chores:
         """Save steps of running attempts. The others have lost their lease."""
         with self._store.begin() as tx:
             return StepQueries(tx).save(writes)
+
+    def find_closed_gate(self, keys: Sequence[str]) -> ClosedGate | None:
+        """Return a dependency that is down, for a step that uses it."""
+        with self._store.read() as tx:
+            return find_closed_gate(tx, keys)
 
     # --- Exit ---
 

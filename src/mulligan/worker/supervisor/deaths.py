@@ -5,6 +5,7 @@ States facts only; `retries/decide` decides what follows.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from mulligan.failures.codes import (
     timed_out,
 )
 from mulligan.failures.redact import scrub
+from mulligan.failures.step_evidence import add_step
 from mulligan.worker.recording import build_log, encode_records
 from mulligan.worker.stacks import format_stacks, place_of
 from mulligan.worker.supervisor.runner_process import (
@@ -42,7 +44,7 @@ def stopped_ending(
     started: bool = False,
 ) -> Ending:
     """Return the ending of an attempt that stopped because the supervisor requested it."""
-    outcome = _stopped_outcome(attempt, reason)
+    outcome = _with_step(attempt, _stopped_outcome(attempt, reason))
     interrupted = started and outcome.ended is Ended.RELEASED
     outcome = outcome._replace(ended_at=now, cost=cost, interrupted=interrupted)
     return Ending(attempt.lease, outcome)
@@ -67,7 +69,7 @@ def _stopped_outcome(attempt: ActiveAttempt, reason: StopReason) -> Outcome:
     place = place_of(attempt.stacks or ())
     match reason:
         case StopReason.TIMEOUT:
-            failure = timed_out(attempt.timeout / SECOND, kind, place)
+            failure = _timed_out(attempt, place)
             return Outcome(Ended.FAILED, failure=failure)
         case StopReason.STALL:
             failure = stalled((attempt.spec.stall or 0) / SECOND, kind, place)
@@ -81,6 +83,23 @@ def _stopped_outcome(attempt: ActiveAttempt, reason: StopReason) -> Outcome:
             return Outcome(Ended.CANCELLED, reason=attempt.lease.cancel_reason or "cancelled")
         case StopReason.RELEASE:
             return Outcome(Ended.RELEASED, reason="released by its worker")
+
+
+def _timed_out(attempt: ActiveAttempt, place: Sequence[str]) -> Failure:
+    """Return the failure of an attempt that ran over its limit, or over that of its step."""
+    kind, late = attempt.lease.kind, attempt.late_step
+    if late is None or late.timeout is None:
+        return timed_out(attempt.timeout / SECOND, kind, place)
+    return timed_out(late.timeout / SECOND, kind, place, step=late.failure.name)
+
+
+def _with_step(attempt: ActiveAttempt, outcome: Outcome) -> Outcome:
+    """Add the step in which an attempt was stopped or died."""
+    step = attempt.step_of_end(time.monotonic_ns())
+    failure = outcome.failure
+    if step is None or failure is None:
+        return outcome
+    return outcome._replace(step=step, failure=add_step(failure, step.name, attempt.lease.kind))
 
 
 def endings_after_death(
@@ -153,7 +172,8 @@ def _ending_after_death(
     if runner.kill_reason is not None:
         reason = attempt.stop_reason or StopReason.RELEASE
         return stopped_ending(attempt, reason, now, started=True)
-    return Ending(attempt.lease, Outcome(Ended.LOST, failure=failure, ended_at=now))
+    outcome = Outcome(Ended.LOST, failure=failure, ended_at=now)
+    return Ending(attempt.lease, _with_step(attempt, outcome))
 
 
 def _death_failure(

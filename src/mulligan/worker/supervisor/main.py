@@ -32,6 +32,7 @@ from mulligan.manifest.specs import SYSTEM_PREFIX, Manifest
 from mulligan.operations import chore as operations
 from mulligan.releases.chore import ReleaseCounter
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.steps.rules import ClosedGate
 from mulligan.storage import same_database
 from mulligan.storage.base import Store
 from mulligan.worker.claim import create_claimer
@@ -240,10 +241,19 @@ class Supervisor:
         runners = Runners(command, self._settings.worker, self._work_loop.add_endings, self.clock)
         runners.on_progress = self._on_progress
         runners.on_step = StepWriter(self._chores.save_steps, self._work_loop.submit).save
+        runners.on_gates = self._find_closed_gate
         runners.on_death = self._on_runner_death
         runners.on_recall = self._work_loop.stop_prefetch
         runners.hook_watch.on_faults = self._on_hook_faults
         return runners
+
+    def _find_closed_gate(
+        self, attempt: ActiveAttempt, keys: list[str]
+    ) -> asyncio.Future[ClosedGate | None]:
+        """Find a dependency of a step that is down. A probe of it may call it."""
+        probed = self._observer.probes.get(attempt.lease.fence, ())
+        wanted = [key for key in keys if key not in probed]
+        return self._work_loop.submit(partial(self._chores.find_closed_gate, wanted))
 
     def _create_transactions(self, manifest: Manifest) -> None:
         policies = EffectivePolicies(
@@ -254,6 +264,7 @@ class Supervisor:
             message = "--canary needs a release. Set MULLIGAN_RELEASE."
             raise AppLoadFailed(message)
         claimer = create_claimer(self.worker, manifest, self._options.queues, canary)
+        self._observer = claimer.observer
         self._release_counter.release = manifest.release
         self._runners.on_manifest = self._work_loop.apply_manifest
         self._runners.all_written = lambda: self._work_loop.all_written

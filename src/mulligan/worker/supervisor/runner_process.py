@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulligan.config import LogSection
-from mulligan.core.attempt import Lease
+from mulligan.core.attempt import Lease, StepFailure
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.failures.redact import remove_secrets
@@ -88,6 +88,14 @@ class KillReason(StrEnum):
     SHUTDOWN = "shutdown"
 
 
+class RunningStep(NamedTuple):
+    """A step that an attempt is in, as its runner has reported it."""
+
+    failure: StepFailure  # to record if it is stopped or dies
+    timeout: Micros | None  # its own limit, if only its worker can enforce it
+    since_ns: int
+
+
 @dataclass(slots=True)
 class ActiveAttempt:
     """Attempt that a runner has, or that waits for a runner of its own."""
@@ -105,6 +113,8 @@ class ActiveAttempt:
     stacks: list[Stack] | None = None  # when it was requested to stop; None: not known yet
     thread: int = 0  # identifier of its thread, when the dump was requested
     dump_requested_ns: int = 0  # when the runner was made to write the stacks of all its threads
+    steps: dict[str, RunningStep] | None = None  # steps that it is in
+    late_step: RunningStep | None = None  # the step that ran over its own limit
 
     @property
     def timeout(self) -> Micros:
@@ -115,6 +125,34 @@ class ActiveAttempt:
     def memory_limit(self) -> int | None:
         """Memory limit in bytes: of an escalation step, else of the kind."""
         return self._overrides().get("memory_limit") or self.spec.memory_limit
+
+    def begin_step(self, step: RunningStep) -> None:
+        """Note that a step was called."""
+        if self.steps is None:
+            self.steps = {}
+        self.steps[step.failure.name] = step
+
+    def end_step(self, name: str) -> None:
+        """Note that a step has ended."""
+        if self.steps:
+            self.steps.pop(name, None)
+
+    def find_late_step(self, now_ns: int) -> bool:
+        """Return True if a step runs over its own limit, and note which."""
+        for step in (self.steps or {}).values():
+            if step.timeout is not None and (now_ns - step.since_ns) // 1000 >= step.timeout:
+                self.late_step = step
+                return True
+        return False
+
+    def step_of_end(self, now_ns: int) -> StepFailure | None:
+        """Return the step in which an attempt was stopped or died: the last one that began."""
+        step = self.late_step
+        if step is None:
+            step = next(reversed((self.steps or {}).values()), None)
+        if step is None:
+            return None
+        return step.failure._replace(took=max(0, now_ns - step.since_ns) // 1000)
 
     def awaits_stacks(self, now_ns: int) -> bool:
         """True while the stacks of an attempt that must stop may still arrive."""

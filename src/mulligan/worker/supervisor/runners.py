@@ -22,7 +22,7 @@ from mulligan.core.attempt import Ending, Lease
 from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec, Manifest
-from mulligan.steps.rules import StepRecord
+from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.worker.liveness import ensure_private_folder, session_memory
 from mulligan.worker.protocol import (
     JUST_RETURNED,
@@ -31,6 +31,7 @@ from mulligan.worker.protocol import (
     outcome_from_wire,
     records_from_wire,
     returned_from_wire,
+    step_failure_from_wire,
     step_from_wire,
 )
 from mulligan.worker.stacks import stacks_from_wire
@@ -50,6 +51,7 @@ from mulligan.worker.supervisor.runner_process import (
     RunnerCommand,
     RunnerDeath,
     RunnerProcess,
+    RunningStep,
     StopReason,
     clean_up,
     death_evidence,
@@ -126,6 +128,7 @@ class Runners:
         self.on_manifest: Callable[[Manifest], None] = lambda _: None
         self.on_progress: Callable[[ActiveAttempt, float | None, str], None] = lambda *_: None
         self.on_step: Callable[[ActiveAttempt, StepRecord], asyncio.Future[bool]]
+        self.on_gates: Callable[[ActiveAttempt, list[str]], asyncio.Future[ClosedGate | None]]
         self.on_death: Callable[[dict[str, Any]], None] = lambda _: None
         self.on_recall: Callable[[], None] = lambda: None  # jobs did not start in a runner
 
@@ -491,8 +494,8 @@ class Runners:
                 self._on_ended(runner, items)
             case ["progress", items]:
                 self._on_progress(runner, items)
-            case ["step", request, seq, record]:
-                self._save_step(runner, request, seq, step_from_wire(record))
+            case ["step" | "step_began" | "step_ended" | "gates", *_]:
+                self._on_step_message(runner, message)
             case ["stacks", seq, stacks]:
                 runner.set_stacks(seq, stacks_from_wire(stacks))
             case ["settings", values]:
@@ -603,7 +606,38 @@ class Runners:
         def answer(saved: asyncio.Future[bool]) -> None:
             runner.send(["step_saved", request, not saved.cancelled() and saved.result()])
 
+        attempt.end_step(record.name)
         self.on_step(attempt, record).add_done_callback(answer)
+
+    def _on_step_message(self, runner: RunnerProcess, message: list[Any]) -> None:
+        match message:
+            case ["step", request, seq, record]:
+                self._save_step(runner, request, seq, step_from_wire(record))
+            case ["step_began", seq, step, timeout] if seq in runner.attempts:
+                limit = timeout if type(timeout) is int else None
+                running = RunningStep(step_failure_from_wire(step), limit, time.monotonic_ns())
+                runner.attempts[seq].begin_step(running)
+            case ["step_ended", seq, name] if seq in runner.attempts:
+                runner.attempts[seq].end_step(name)
+            case ["gates", request, seq, keys]:
+                self._find_closed_gate(runner, request, seq, [*map(str, keys)])
+
+    def _find_closed_gate(
+        self, runner: RunnerProcess, request: int, seq: int, keys: list[str]
+    ) -> None:
+        """Answer which of the dependencies of a step is down."""
+        attempt = runner.attempts.get(seq)
+        if attempt is None:
+            runner.send(["gate", request, None])
+            return
+
+        def answer(found: asyncio.Future[ClosedGate | None]) -> None:
+            # If the database is away, the step is called: only the breaker could have stopped it.
+            failed = found.cancelled() or found.exception() is not None
+            gate = None if failed else found.result()
+            runner.send(["gate", request, None if gate is None else [*gate]])
+
+        self.on_gates(attempt, keys).add_done_callback(answer)
 
     # --- Limits ---
 
@@ -653,7 +687,8 @@ class Runners:
         deadline_at = attempt.lease.deadline_at
         since_ns = max(running.since_ns, attempt.sent_ns)
         stall = attempt.spec.stall
-        if (now_ns - since_ns) // 1000 >= attempt.timeout:
+        is_late = (now_ns - since_ns) // 1000 >= attempt.timeout
+        if is_late or (attempt.steps and attempt.find_late_step(now_ns)):
             runner.request_stop(attempt, StopReason.TIMEOUT)
         elif stall is not None and (now_ns - max(since_ns, running.progress_ns)) // 1000 >= stall:
             runner.request_stop(attempt, StopReason.STALL)

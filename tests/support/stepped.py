@@ -1,0 +1,65 @@
+"""App of orders with steps: they record their calls in a file, die, hang and fail on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from mulligan import Context, Fixed, Mulligan, Policy
+
+app = Mulligan()
+NOW = Policy(max_retries=9, max_losses=9, backoff=Fixed(0))
+CALLS = Path(os.environ.get("STEP_CALLS", "calls"))
+
+
+def record(text: str) -> None:
+    """Append a line in one write, which a death cannot tear."""
+    with CALLS.open("ab", buffering=0) as file:
+        file.write(f"{text}\n".encode())
+
+
+def calls(folder: Path) -> list[str]:
+    """Return the recorded calls in order."""
+    path = folder / "calls"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reserve(order: int) -> str:
+    record(f"reserve {order}")
+    return f"parcel {order}"
+
+
+def die_once(order: int) -> str:
+    """Charge, and die before the result is recorded, the first time."""
+    seen = f"charge {order}" in CALLS.read_text().split("\n") if CALLS.exists() else False
+    record(f"charge {order}")
+    if not seen:
+        die()
+    return f"charged {order}"
+
+
+def hang(_order: int) -> None:
+    time.sleep(600)
+
+
+@app.job(policy=Policy(max_retries=0))
+def hangs_in_step(ctx: Context, order: int) -> None:
+    ctx.step("reserve", reserve, order)
+    ctx.step("hang", hang, order, timeout=0.3)
+
+
+@app.job(policy=Policy(max_retries=0, max_losses=0))
+def dies_in_step(ctx: Context, order: int) -> None:
+    ctx.step("reserve", reserve, order)
+    ctx.step("charge", die_once, order)
+
+
+@app.job(policy=NOW)
+def dies_and_repeats(ctx: Context, order: int) -> list[str]:
+    return [ctx.step("reserve", reserve, order), ctx.step("charge", die_once, order)]
