@@ -6,7 +6,8 @@ import pytest
 
 from mulligan import Fail, Fixed, Kind, Mulligan, Policy
 from mulligan.alerts.chore import AlertChecker
-from mulligan.alerts.measures import MEASURES, Readings, build_count_cache
+from mulligan.alerts.measures import MEASURES
+from mulligan.alerts.readings import Readings, build_count_cache
 from mulligan.alerts.rules import AlertDefinition
 from mulligan.config import read_settings
 from mulligan.core.errors import ConfigError, NotFound

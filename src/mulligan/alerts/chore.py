@@ -17,16 +17,14 @@ from typing import Any, NamedTuple
 from mulligan.alerts.builtin import InvalidAlertRule, parse_rules
 from mulligan.alerts.measures import (
     KEYED_BY,
-    RUN_TIME_WINDOW,
     SHARES,
     DurationMeasure,
-    Readings,
     ShareCount,
-    build_count_cache,
     count_bad,
     read_counts,
 )
 from mulligan.alerts.queries import AlertQueries, AlertRow
+from mulligan.alerts.readings import RUN_TIME_WINDOW, Readings, build_count_cache
 from mulligan.alerts.rules import (
     ACTION_DURATION,
     FIRED,
@@ -48,17 +46,10 @@ from mulligan.core.errors import ConfigError
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Gate, LimitKey, LimitRow, WorkerRow
 from mulligan.events.queries import MINUTE, EventQueries, StatQueries
-from mulligan.guards.gates import (
-    ALERT_ACTOR,
-    LimitChange,
-    clear_limit,
-    close_gate,
-    open_dependency,
-    set_limit,
-    write_change_event,
-)
+from mulligan.guards.gates import close_gate, open_dependency, write_change_event
 from mulligan.guards.lanes import RELEASE_SCOPE, hold_key, is_closed
 from mulligan.guards.limits import count_running, is_limit_active
+from mulligan.guards.operator_limits import ALERT_ACTOR, LimitChange, clear_limit, set_limit
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.ramp import (
     UNTHROTTLED,

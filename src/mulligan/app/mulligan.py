@@ -404,7 +404,7 @@ class Mulligan(AppServices):
         `concurrency`: jobs that run at the same time. `rate`: starts per second, or "100/m".
         `fair`: owners take turns. `policy`: for kinds without their own policy.
         """
-        from mulligan.guards.gates import check_concurrency, check_rate
+        from mulligan.guards.operator_limits import check_concurrency, check_rate
 
         spec = QueueSpec(
             check_user_name("queue", name),

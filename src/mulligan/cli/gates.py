@@ -31,7 +31,7 @@ from mulligan.core.errors import NotFound
 from mulligan.core.format import format_rate
 from mulligan.core.job import COUNT_CAP
 from mulligan.guards.gate_status import Dependency, KindStatus, Queue
-from mulligan.guards.gates import UNCHANGED
+from mulligan.guards.operator_limits import UNCHANGED
 from mulligan.manifest.specs import check_name
 
 F = TypeVar("F", bound=Callable[..., Any])

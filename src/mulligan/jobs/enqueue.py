@@ -137,7 +137,7 @@ def insert(
 
     announce = announce and not actor
     if any(map(_batch_id, new)):
-        from mulligan.batches.service import insert_members  # noqa: PLC0415 - loads all services
+        from mulligan.batches.members import insert_members  # noqa: PLC0415 - only for members
 
         new, answers = insert_members(tx, new, announce=announce)
     else:

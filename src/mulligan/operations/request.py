@@ -18,7 +18,7 @@ from mulligan.core.job import ALL_OWNERS, State, unique_hash
 from mulligan.core.lifecycle import MOVES
 from mulligan.failures.groups import NO_RETRIES
 from mulligan.failures.queries import FailureQueries
-from mulligan.guards.gates import check_rate
+from mulligan.guards.operator_limits import check_rate
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.filter import (
     ARGUMENT_PREFIX,

@@ -26,7 +26,6 @@ from mulligan.failures.redact import scrub
 from mulligan.guards import breaker
 from mulligan.guards import budget as budgets
 from mulligan.guards.capacity import LOCK_RETRY
-from mulligan.guards.gates import check_concurrency, check_rate
 from mulligan.guards.kind_breaker import KindTrial
 from mulligan.guards.kind_observer import load_kind_state, write_kind_state
 from mulligan.guards.lanes import LaneView, find_closed_keys, is_closed
@@ -36,6 +35,7 @@ from mulligan.guards.observer import (
     PROBE_KIND,
     DependencyObserver,
 )
+from mulligan.guards.operator_limits import check_concurrency, check_rate
 from mulligan.guards.queries import GuardQueries
 from mulligan.guards.state import GuardState, load_guard
 from mulligan.jobs.queries import JobQueries

@@ -14,7 +14,7 @@ from mulligan.core.durations import parse_seconds
 from mulligan.core.errors import MulliganError, Refused
 from mulligan.core.format import format_duration, format_rate
 from mulligan.core.job import Job
-from mulligan.guards.gates import UNCHANGED
+from mulligan.guards.operator_limits import UNCHANGED
 from mulligan.http.dashboard.charts import Bar, bars
 from mulligan.http.dashboard.history import cause_titles, describe_target
 from mulligan.http.dashboard.renderer import Renderer, form_route, root_path, screen
