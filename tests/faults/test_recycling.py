@@ -30,9 +30,10 @@ def test_a_runner_gets_no_more_jobs_than_its_limit(app: Mulligan, start: Start, 
     worker = start(worker__max_jobs_per_runner="5", worker__concurrency="4")
     jobs = [app.enqueue("nap", {"seconds": 0.0}) for _ in range(23)]
     done = wait_for_all(app, jobs)
-    assert {(job.state, job.failures, job.losses, job.attempts) for job in done} == {
-        (State.SUCCEEDED, 0, 0, 1)
-    }
+    assert {(job.state, job.failures, job.losses) for job in done} == {(State.SUCCEEDED, 0, 0)}
+    # On a busy machine a job may be given back unstarted, which is an attempt.
+    [times_started] = {len(starts(job.id)) for job in done}
+    assert times_started == 1
     ran = Counter(pid_of(starts(job.id)[0]) for job in done)
     assert max(ran.values()) <= 5
     assert "is replaced: it has run 5 jobs" in worker.text()

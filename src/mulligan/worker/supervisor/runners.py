@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, count
 from pathlib import Path
@@ -23,7 +23,7 @@ from mulligan.core.durations import Micros
 from mulligan.core.job import PreviousAttempts
 from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.steps.rules import ClosedGate, StepRecord
-from mulligan.worker.liveness import ensure_private_folder, session_memory
+from mulligan.worker.liveness import ensure_private_folder
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     STOPPED,
@@ -35,7 +35,7 @@ from mulligan.worker.protocol import (
     step_from_wire,
 )
 from mulligan.worker.stacks import stacks_from_wire
-from mulligan.worker.status_page import PAGES_MARK, Running
+from mulligan.worker.status_page import PAGES_MARK
 from mulligan.worker.supervisor.deaths import (
     endings_after_death,
     refused_ending,
@@ -44,6 +44,7 @@ from mulligan.worker.supervisor.deaths import (
 )
 from mulligan.worker.supervisor.fork_server import ForkServer
 from mulligan.worker.supervisor.hook_watch import HookWatch
+from mulligan.worker.supervisor.limits import PREFETCH_LIMIT_NS, RunnerLimits
 from mulligan.worker.supervisor.recycling import Recycling
 from mulligan.worker.supervisor.runner_process import (
     ActiveAttempt,
@@ -67,7 +68,6 @@ log = logging.getLogger("mulligan.worker")
 
 TICK = 0.1  # seconds between checks of limits
 MEMORY_TICK_NS = 250_000_000
-PREFETCH_LIMIT_NS = 2_000_000_000  # a job that waits longer in a runner is recalled
 MAX_RESPAWN_DELAY = 5.0  # seconds
 LOAD_WARNING = 30.0  # seconds of importing the app until a warning
 FORK_SERVER_WAIT = 5.0  # seconds that the first runners wait for the fork server
@@ -75,7 +75,6 @@ PAGE_RETENTION = 10.0  # seconds that the page of a dead runner stays readable
 REAP_RETRY = 0.5  # seconds
 MAX_EARLY_KILLS = 5  # runners killed by a signal while they load the app, until the worker gives up
 QUEUE_LIMIT_NS = 60_000_000_000  # a job that waits longer for a single-use runner is released
-DUMP_DELAY_NS = 300_000_000  # until a runner that sends no stacks is made to write them
 SUSPECT_WAIT_NS = 10_000_000_000  # how long a suspect waits until nothing else runs here
 
 Work = tuple[ActiveAttempt, PreviousAttempts | None]
@@ -112,6 +111,7 @@ class Runners:
         self._seqs = count(1)
         self._queue: list[Work] = []  # waiting for a single-use runner, or a successor
         self._recycling = Recycling.from_settings(settings)
+        self._limits = RunnerLimits(settings, clock, self._recall, self._retire)
         self._changed = asyncio.Event()
         self._memory_checked_ns = 0
         self._respawn_delay = 0.0
@@ -652,25 +652,10 @@ class Runners:
         if any(attempt.suspect for attempt, _ in self._queue):
             self._serve_queue()
         for runner in list(self._processes):
-            if runner.kill_reason is not None:
-                continue
-            if runner.is_overdue(now):
-                runner.kill(KillReason.OVERDUE)
-                continue
-            if runner.hooks and runner.has_late_hook(now):
-                runner.kill(KillReason.HOOK)
-                continue
-            started = runner.running()
-            for running in started.values():
-                attempt = runner.attempts[running.seq]
-                self._check_time_limit(runner, attempt, running, now)
-                _collect_stacks(runner, attempt, running, now)
-            self._check_prefetched(runner, started, now)
-            if check_memory and runner.single_use:
-                self._check_memory(runner)
-            elif check_memory and self._recycling.max_memory:
+            self._limits.enforce(runner, now, check_memory=check_memory)
+            is_watched = runner.kill_reason is None and not runner.single_use
+            if check_memory and self._recycling.max_memory and is_watched:
                 self._check_runner_memory(runner)
-            self._check_grace(runner, now)
 
     def _check_queue(self, now_ns: int) -> None:
         """Release jobs that wait too long for a runner; another worker may have one."""
@@ -679,70 +664,10 @@ class Runners:
             self._queue = [work for work in self._queue if work not in late]
             self._release([attempt for attempt, _ in late])
 
-    def _check_time_limit(
-        self, runner: RunnerProcess, attempt: ActiveAttempt, running: Running, now_ns: int
-    ) -> None:
-        if attempt.stop_reason is not None:
-            return
-        deadline_at = attempt.lease.deadline_at
-        since_ns = max(running.since_ns, attempt.sent_ns)
-        stall = attempt.spec.stall
-        is_late = (now_ns - since_ns) // 1000 >= attempt.timeout
-        if is_late or (attempt.steps and attempt.find_late_step(now_ns)):
-            runner.request_stop(attempt, StopReason.TIMEOUT)
-        elif stall is not None and (now_ns - max(since_ns, running.progress_ns)) // 1000 >= stall:
-            runner.request_stop(attempt, StopReason.STALL)
-        elif deadline_at is not None and self._clock() >= deadline_at:
-            runner.request_stop(attempt, StopReason.DEADLINE)
-
-    def _check_prefetched(
-        self, runner: RunnerProcess, started: Container[int], now_ns: int
-    ) -> None:
-        """Recall jobs that wait too long for a slot; another worker may have a free one."""
-        if runner.single_use:
-            return
-        in_hooks = runner.before_handler()
-        for attempt in list(runner.attempts.values()):
-            if attempt.seq in in_hooks:
-                continue
-            if attempt.seq not in started and now_ns - attempt.sent_ns > PREFETCH_LIMIT_NS:
-                self.on_recall()
-                runner.recall(attempt)
-
-    def _check_memory(self, runner: RunnerProcess) -> None:
-        for attempt in runner.attempts.values():
-            if attempt.memory_limit is None:
-                continue
-            attempt.peak_memory = max(attempt.peak_memory, session_memory(runner.pid))
-            if attempt.peak_memory > attempt.memory_limit:
-                attempt.stop_reason = StopReason.MEMORY
-                runner.kill(KillReason.MEMORY_LIMIT)
-
-    def _check_grace(self, runner: RunnerProcess, now_ns: int) -> None:
-        """Kill a runner whose attempt did not stop in time. Its other jobs may finish first."""
-        grace_ns = int(self._settings.kill_grace * 1e9)
-        started = runner.running()
-        late = [
-            attempt
-            for attempt in runner.attempts.values()
-            if attempt.seq in started
-            and attempt.stop_reason is not None
-            and now_ns - attempt.stop_requested_ns > grace_ns
-            and not attempt.awaits_stacks(now_ns)
-        ]
-        if not late:
-            return
-        neighbours = [seq for seq in started if runner.attempts[seq].stop_reason is None]
-        if not runner.is_responsive():
-            has_one_suspect = len(started) == 1
-            reason = KillReason.TIME_LIMIT if has_one_suspect else KillReason.UNRESPONSIVE
-            runner.kill(reason)
-        elif not neighbours:
-            runner.kill(KillReason.TIME_LIMIT)
-        elif not runner.retiring_since_ns:
-            self._retire(runner, now_ns)
-        elif now_ns - runner.retiring_since_ns > int(self._settings.neighbour_grace * 1e9):
-            runner.kill(KillReason.TIME_LIMIT)
+    def _recall(self, runner: RunnerProcess, attempt: ActiveAttempt) -> None:
+        """Take back a job that waits too long for a slot; another worker may have a free one."""
+        self.on_recall()
+        runner.recall(attempt)
 
     def _retire(self, runner: RunnerProcess, now_ns: int) -> None:
         """Give a runner no more jobs, and start another one in its place."""
@@ -833,15 +758,3 @@ class Runners:
 def _wait_limit(attempt: ActiveAttempt) -> int:
     """Return how long an attempt may wait for a runner, in nanoseconds."""
     return PREFETCH_LIMIT_NS if attempt.shared else QUEUE_LIMIT_NS
-
-
-def _collect_stacks(
-    runner: RunnerProcess, attempt: ActiveAttempt, running: Running, now_ns: int
-) -> None:
-    """Get the stacks of an attempt that must stop from a runner that does not send them."""
-    if attempt.dump_requested_ns:
-        runner.read_stacks(attempt)
-    elif attempt.awaits_stacks(now_ns) and now_ns - attempt.stop_requested_ns > DUMP_DELAY_NS:
-        attempt.dump_requested_ns = now_ns
-        attempt.thread = running.thread
-        runner.request_dump()
