@@ -20,6 +20,7 @@ from mulligan.core.format import (
 )
 from mulligan.core.job import COUNT_CAP, Lane, split_uses
 from mulligan.doctor.environment import OK, WARN, Check, Checks
+from mulligan.doctor.housekeeping import table_bloat, vacuum_blockers
 from mulligan.doctor.settings import subscription_checks, unsent_alerts
 from mulligan.events.queries import EventQueries
 from mulligan.guards.gate_status import Dependency, read_dependencies
@@ -65,6 +66,8 @@ def runtime_checks(store: Store, settings: Settings) -> Checks:
         unsent_alerts,
         _events,
         idle_transactions,
+        vacuum_blockers,
+        table_bloat,
         unprobed_dependencies,
         _unique_keys,
     )

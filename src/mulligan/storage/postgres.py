@@ -255,6 +255,9 @@ class PostgresStore(Store):
             # cannot be trusted any more.
             for connection in borrowed:
                 connection.close()
+        if isinstance(error, pg.ReadOnlySqlTransaction):
+            for connection in borrowed:  # its server is a standby now: connect to the primary
+                connection.close()
         # If one connection is broken, others may be: test each before its next use.
         self._last_failure = time.monotonic()
         raise unavailable(error) from error

@@ -39,9 +39,31 @@ KEEPALIVE: dict[str, Any] = {
 
 
 def connect_options(url: str) -> dict[str, Any]:
-    """Return our options for a connection, without those that the URL has."""
+    """Return our options for a connection, without those that the URL has.
+
+    Of several hosts only the one that accepts writes is used, unless the URL says otherwise.
+    """
     in_url = conninfo_to_dict(url)
-    return {name: value for name, value in KEEPALIVE.items() if name not in in_url}
+    options = dict(KEEPALIVE)
+    if len(split_hosts(url)) > 1:
+        options["target_session_attrs"] = "read-write"
+    return {name: value for name, value in options.items() if name not in in_url}
+
+
+def split_hosts(url: str) -> list[dict[str, Any]]:
+    """Return the connection parameters of each host in a URL."""
+    parameters = conninfo_to_dict(url)
+    lists = {
+        name: str(parameters[name]).split(",")
+        for name in ("host", "hostaddr", "port")
+        if parameters.get(name)
+    }
+    hosts = max((len(values) for values in lists.values()), default=1)
+    # One port may stand for all hosts.
+    return [
+        parameters | {name: values[place % len(values)] for name, values in lists.items()}
+        for place in range(hosts)
+    ]
 
 
 def check_url(name: str, url: str) -> None:
@@ -215,7 +237,10 @@ class PostgresListener(HintListener):
         on_unproven: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a listener. `on_unproven`: our first notification on a connection was lost."""
-        self._conninfo = make_conninfo(url, **connect_options(url)).encode()
+        # One host at a time: libpq would spend all the time on one that is silent.
+        options = connect_options(url)
+        self._hosts = [make_conninfo(**host, **options).encode() for host in split_hosts(url)]
+        self._host = 0
         self._subscribe = f'LISTEN "{channel}"'.encode()
         self._notify = notify
         self._on_unproven = on_unproven
@@ -281,13 +306,17 @@ class PostgresListener(HintListener):
         self._events = select.POLLOUT
         self._enter(ListenState.CONNECTING, CONNECT_TIMEOUT)
         try:
-            self._connection = PGconn.connect_start(self._conninfo)
+            self._connection = PGconn.connect_start(self._hosts[self._host])
         except psycopg.Error as error:
             self._disconnect(RECONNECT_PAUSE, str(error))
 
     def _disconnect(self, pause: float, reason: str) -> None:
         """Close the connection. What was written since counts as a hint."""
         log.debug("the connection that listens is closed: %s", reason)
+        if self.state in {ListenState.CONNECTING, ListenState.SUBSCRIBING}:
+            self._host = (self._host + 1) % len(self._hosts)
+            if self._host:
+                pause = 0.0
         if self._connection is not None:
             self._connection.finish()
             self._connection = None

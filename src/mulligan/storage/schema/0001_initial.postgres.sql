@@ -168,7 +168,7 @@ CREATE TABLE {p}job_arg (
   job_id TEXT COLLATE "C" NOT NULL,
   kind   TEXT NOT NULL,
   PRIMARY KEY (name, value, job_id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 -- Retention: find the arguments of a job that is removed.
 CREATE INDEX job_arg_for_retention ON {p}job_arg (job_id);
@@ -205,7 +205,8 @@ CREATE TABLE {p}attempt (
   judged      TEXT,
   release     TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (job_id, token)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- Failure groups: find jobs that once died with a fingerprint, whatever happened to them since.
 CREATE INDEX attempt_for_recovery ON {p}attempt (fingerprint, job_id, generation)
@@ -223,7 +224,7 @@ CREATE TABLE {p}attempt_log (
   records TEXT NOT NULL,
   stacks  TEXT NOT NULL,
   PRIMARY KEY (job_id, token)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 -- Retention: find old logs.
 CREATE INDEX attempt_log_for_retention ON {p}attempt_log (at);
@@ -251,7 +252,7 @@ CREATE TABLE {p}step (
   ended_at   BIGINT,
   actor      TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (job_id, name)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 
 -- event: the append-only log of everything that happened to jobs, batches and the system.
@@ -270,7 +271,8 @@ CREATE TABLE {p}event (
   actor    TEXT NOT NULL DEFAULT '',
   data     TEXT NOT NULL DEFAULT '{}',
   bundle   INTEGER
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 -- Compressing the text of a bundle would cost as much as everything else about writing it.
 ALTER TABLE {p}event ALTER COLUMN data SET STORAGE EXTERNAL;
@@ -487,8 +489,8 @@ CREATE TABLE {p}worker (
   renewing     BIGINT NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
--- Sweep: find workers whose last renewal is too old.
-CREATE INDEX worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NULL;
+-- Sweep: list the open workers. Not by renewed_at: then every renewal would write index entries.
+CREATE INDEX worker_for_sweep ON {p}worker (id) WHERE closed_at IS NULL;
 
 
 -- hook: errors of the app's hooks (@app.around, @app.on_failure), which change no outcome of a job.
@@ -579,7 +581,7 @@ CREATE TABLE {p}meter (
   tokens DOUBLE PRECISION NOT NULL,
   at     BIGINT NOT NULL,
   PRIMARY KEY (scope, key)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 
 -- guard: state (JSON) of the circuit breaker, ramp and retry budget of a dependency or kind.
@@ -702,7 +704,7 @@ CREATE TABLE {p}batch_progress (
   CONSTRAINT batch_expired    CHECK (expired_at IS NULL
                                      OR (outcome IS NOT NULL AND expires_at IS NOT NULL)),
   CONSTRAINT batch_being_pruned CHECK (NOT being_pruned OR outcome IS NOT NULL)
-) WITH (fillfactor = 70);
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 -- Upkeep: find batches without an outcome whose members have all ended.
 CREATE INDEX batch_for_sweep ON {p}batch_progress (id) WHERE outcome IS NULL;
@@ -832,7 +834,7 @@ CREATE TABLE {p}reader (
   cursor     BIGINT NOT NULL,
   body       TEXT NOT NULL DEFAULT '',
   updated_at BIGINT NOT NULL
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 
 -- subscription: which events are sent where. If `declared`, the manifest holds the definition.

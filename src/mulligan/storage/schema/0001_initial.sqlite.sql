@@ -336,8 +336,8 @@ CREATE TABLE {p}worker (
   renewing     INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
--- Sweep: find workers whose last renewal is too old.
-CREATE INDEX {p}worker_for_sweep ON {p}worker (renewed_at) WHERE closed_at IS NULL;
+-- Sweep: list the open workers. Not by renewed_at: then every renewal would write index entries.
+CREATE INDEX {p}worker_for_sweep ON {p}worker (id) WHERE closed_at IS NULL;
 
 
 -- hook: errors of the app's hooks (@app.around, @app.on_failure), which change no outcome of a job.
