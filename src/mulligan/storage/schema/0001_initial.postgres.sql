@@ -47,28 +47,19 @@ CREATE TABLE {p}meta (
 -- succeeded_by            worker of a job that succeeded with its first attempt. Such a job has no
 --                         row in attempt: its own row holds everything that belongs there
 --
--- Most rows change three times within seconds: vacuum early, leave room on the page for new
--- versions, move long values out of line. The constraints are short because PostgreSQL parses them
--- again for every statement that writes a job.
+-- Columns of fixed width come first, then those of indexes: an update compares the columns of all
+-- indexes, and the server finds a column behind a text or a NULL only by walking over those before.
+--
+-- Most rows change three times within seconds, and each version has an entry in the primary key:
+-- vacuum early, leave room on the pages of both, move long values out of line. The constraints are
+-- short because PostgreSQL parses them again for every statement that writes a job.
 CREATE TABLE {p}job (
-  id               TEXT COLLATE "C" PRIMARY KEY,
-  kind             TEXT COLLATE "C" NOT NULL,
-  queue            TEXT COLLATE "C" NOT NULL,
-  owner            TEXT NOT NULL DEFAULT '',
-  state            TEXT NOT NULL DEFAULT 'queued',
-  priority         INTEGER NOT NULL DEFAULT 0,
-  lane             TEXT COLLATE "C" NOT NULL,
-  uses             TEXT NOT NULL DEFAULT '',
   run_at           BIGINT NOT NULL,
   ready_at         BIGINT NOT NULL DEFAULT 0,
   created_at       BIGINT NOT NULL,
-  started_at       BIGINT,
-  first_started_at BIGINT,
-  finished_at      BIGINT,
-  deadline_at      BIGINT,
-  deadline_span    BIGINT,
-  worker           TEXT COLLATE "C",
   token            BIGINT NOT NULL DEFAULT 0,
+  cost             DOUBLE PRECISION NOT NULL DEFAULT 0,
+  priority         INTEGER NOT NULL DEFAULT 0,
   generation       INTEGER NOT NULL DEFAULT 1,
   attempt          INTEGER NOT NULL DEFAULT 0,
   failures         INTEGER NOT NULL DEFAULT 0,
@@ -76,33 +67,45 @@ CREATE TABLE {p}job (
   snoozes          INTEGER NOT NULL DEFAULT 0,
   alone            BOOLEAN NOT NULL DEFAULT false,
   announced        BOOLEAN NOT NULL DEFAULT false,
-  max_retries      INTEGER,
-  policy           TEXT,
-  timeout          BIGINT,
-  unique_key       TEXT,
+  must_have        BOOLEAN NOT NULL DEFAULT false
+    CONSTRAINT job_must_have CHECK (NOT must_have OR batch_id IS NOT NULL),
+  id               TEXT COLLATE "C" PRIMARY KEY WITH (fillfactor = 50),
+  state            TEXT NOT NULL DEFAULT 'queued',
+  lane             TEXT COLLATE "C" NOT NULL,
+  kind             TEXT COLLATE "C" NOT NULL,
+  queue            TEXT COLLATE "C" NOT NULL,
+  owner            TEXT NOT NULL DEFAULT '',
+  worker           TEXT COLLATE "C",
   unique_hash      TEXT COLLATE "C",
-  unique_cover     TEXT,
-  unique_until     BIGINT,
+  finished_at      BIGINT,
+  deadline_at      BIGINT,
   batch_id         TEXT,
-  cancel_reason    TEXT,
-  choice           TEXT,
-  choices          TEXT,
-  reason           TEXT NOT NULL DEFAULT '',
-  progress         DOUBLE PRECISION,
-  progress_message TEXT NOT NULL DEFAULT '',
-  cost             DOUBLE PRECISION NOT NULL DEFAULT 0,
-  error            TEXT,
-  payload          TEXT NOT NULL,
-  result           TEXT,
-  counts           TEXT,
-  settings         TEXT,
+  unique_key       TEXT,
   died_code        TEXT COLLATE "C",
   died_class       TEXT COLLATE "C",
   died_group       TEXT COLLATE "C",
-  must_have        BOOLEAN NOT NULL DEFAULT false
-    CONSTRAINT job_must_have CHECK (NOT must_have OR batch_id IS NOT NULL),
+  uses             TEXT NOT NULL DEFAULT '',
+  reason           TEXT NOT NULL DEFAULT '',
+  progress_message TEXT NOT NULL DEFAULT '',
+  payload          TEXT NOT NULL,
+  started_at       BIGINT,
+  first_started_at BIGINT,
+  deadline_span    BIGINT,
+  max_retries      INTEGER,
+  policy           TEXT,
+  timeout          BIGINT,
+  unique_cover     TEXT,
+  unique_until     BIGINT,
+  cancel_reason    TEXT,
+  choice           TEXT,
+  choices          TEXT,
+  progress         DOUBLE PRECISION,
+  error            TEXT,
+  result           TEXT,
+  counts           TEXT,
+  settings         TEXT,
   trace            TEXT,
-  succeeded_by           TEXT,
+  succeeded_by     TEXT,
   CONSTRAINT job_sound CHECK (
     (state = 'running') = (worker IS NOT NULL) AND (state = 'dead') = (error IS NOT NULL)
     AND state = ANY (CASE WHEN finished_at IS NULL THEN '{queued,running,parked}'::text[]
