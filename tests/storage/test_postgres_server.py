@@ -23,7 +23,7 @@ from mulligan.storage.postgres_connections import ListenState, connect_options
 from mulligan.storage.postgres_transaction import format_array, format_columns
 from mulligan.storage.statements import load_statement, set_columns, statement_names
 from mulligan.worker.queries import (
-    FAILURE_COLUMNS,
+    ATTEMPT_COLUMNS,
     RARE_COLUMNS,
     LeaseQueries,
     Settlement,
@@ -412,7 +412,7 @@ def rows_read_by(tx, what):
     ("outcome", "state", "defaulted"),
     [
         (RETURNED, "succeeded", frozenset()),
-        (RETURNED, "succeeded", FAILURE_COLUMNS | RARE_COLUMNS),
+        (RETURNED, "succeeded", ATTEMPT_COLUMNS | RARE_COLUMNS),
         (FAILED, "queued", RARE_COLUMNS),
     ],
     ids=["all columns", "success", "failure"],

@@ -90,9 +90,10 @@ WITH events AS (
     died_class = CASE WHEN i.state = 'dead' THEN COALESCE(cls, 'unknown') END,
     died_group = CASE WHEN i.state = 'dead'
                       THEN COALESCE(NULLIF(fingerprint, ''), 'code-' || COALESCE(code, 'UNKNOWN')) END,
-    result = i.result, error = i.error, choices = i.choices, reason = i.reason,
+    result = i.result, error = i.error, choices = i.choices, reason = COALESCE(i.reason, 'returned'),
     cost = job.cost + i.cost,
-    finished_at = CASE WHEN finished THEN at END, succeeded_by = i.succeeded_by,
+    finished_at = CASE WHEN i.state IN ('succeeded', 'dead', 'cancelled') THEN at END,
+    succeeded_by = CASE WHEN ended IS NULL THEN i.worker END,
     cancel_reason = CASE WHEN i.state <> 'queued' THEN cancel END,
     unique_hash = CASE WHEN NOT release_key THEN unique_hash END
   FROM {set:Settlement}, LATERAL (
@@ -101,13 +102,13 @@ WITH events AS (
   ) AS held
   WHERE job.ctid = tid AND holder = i.worker AND fence = i.token AND (cancel IS NULL OR cancel_known)
   RETURNING i.id AS job_id, i.token, generation, attempt, started_at, owner, batch_id, at, i.worker, settled_by, ended, verb,
-    event AS type, data, code, cls, rule, public, evidence, private, fingerprint, i.run_at, i.reason, i.cost, judged, i.succeeded_by
+    event AS type, data, code, cls, rule, public, evidence, private, fingerprint, i.run_at, i.reason, i.cost, judged
 ), written AS (
   INSERT INTO {p}attempt ({AttemptRow})
   SELECT job_id, token, generation, attempt, worker, settled_by, started_at, at, ended, verb, code, cls, rule, public, evidence,
          private, fingerprint, run_at, reason, cost, judged,
          COALESCE((SELECT release FROM {p}worker WHERE id = events.worker), '')
-  FROM events WHERE succeeded_by IS NULL
+  FROM events WHERE ended IS NOT NULL
 ), {part:write_events}
 SELECT NULL, n FROM logged UNION ALL SELECT job_id, token FROM events, logged WHERE n <> :rows
 

@@ -257,24 +257,25 @@ def _previous(attempt: AttemptRow | None) -> dict[str, Any] | None:
 
 
 class Settlement(NamedTuple):
-    """A settlement ready to write: the fence, the job's new columns, the attempt, the event."""
+    """A settlement ready to write: the fence, the event, the job's new columns, the attempt.
+
+    The defaults are those of an attempt without a row of its own: its job's row tells everything.
+    """
 
     lease: Lease
     id: str
     worker: str
     token: int
     state: str
-    failures: int
-    reason: str
-    settled_by: str
-    ended: str
-    verb: str
     event: str
     data: str  # of the event
     result: str | None = None
-    finished: bool = False
     release_key: bool = False
-    succeeded_by: str | None = None  # worker of a success that needs no attempt row
+    ended: str | None = None  # None: a first attempt that succeeded, and nothing else to record
+    verb: str | None = None
+    settled_by: str | None = None
+    failures: int = 0
+    reason: str | None = None  # None: that of an attempt that returned
     run_at: int | None = None
     counts: str | None = None
     code: str | None = None
@@ -336,15 +337,15 @@ SETTLE_FIELDS = (*Settlement._fields, "now")
 ATTEMPT_FIELDS = (*Settlement._fields, *Lease._fields, "now")
 # Columns of a settlement that are left out if no row of the set has a value in them. Two groups
 # make four statements, so that each is soon prepared.
-FAILURE_COLUMNS = frozenset(
-    {"run_at", "counts", "code", "cls", "rule", "public", "evidence", "private", "fingerprint"}
-    | {"judged"}
+ATTEMPT_COLUMNS = frozenset(
+    {"ended", "verb", "settled_by", "failures", "reason", "run_at", "counts", "judged"}
+    | {"code", "cls", "rule", "public", "evidence", "private", "fingerprint"}
 )
 RARE_COLUMNS = frozenset(
     {"cancel_known", "losses", "snoozes", "alone", "error", "choices", "release_key", "cost"}
     | {"settings", "queue", "lane"}
 )
-OPTIONAL_COLUMNS = (FAILURE_COLUMNS, RARE_COLUMNS)
+OPTIONAL_COLUMNS = (ATTEMPT_COLUMNS, RARE_COLUMNS)
 
 
 class LeaseRowQueries(RowQueries):
@@ -377,7 +378,7 @@ class LeaseRowQueries(RowQueries):
         written = settlements
         if len(settled) < len(settlements):
             written = [settlements[place] for place in settled]
-        attempts = [(*row, *row.lease, now) for row in written if row.succeeded_by is None]
+        attempts = [(*row, *row.lease, now) for row in written if row.ended is not None]
         self.tx.run_many("write_attempts", ATTEMPT_FIELDS, attempts)
         by_type = sorted(written, key=attrgetter("event"))
         for event_type, group in groupby(by_type, key=attrgetter("event")):
@@ -448,9 +449,8 @@ class LeaseQueries(Queries):
             self.tx.run_set("write_attempt_logs", rows)
 
     def _explain_refusal(self, row: Settlement) -> Refusal:
-        found = self.tx.rows(
-            "explain_refusal", id=row.id, token=row.token, settled_by=row.settled_by
-        )
+        settled_by = row.settled_by or row.worker
+        found = self.tx.rows("explain_refusal", id=row.id, token=row.token, settled_by=settled_by)
         if not found:
             return Refusal(row.id, row.token, RefusalReason.STALE)
         state, worker, token, cancel_reason, written = found[0]
@@ -477,8 +477,8 @@ def warm_up(store: Store) -> None:
 
 def _warm_up(tx: Transaction) -> None:
     now = tx.now()
-    success = _sample_settlement(state="succeeded", finished=True, succeeded_by=NO_WORKER)
-    failure = _sample_settlement(state="queued", run_at=now, code="UNKNOWN")
+    success = _sample_settlement(state="succeeded")
+    failure = _sample_settlement(state="queued", ended="", run_at=now, code="UNKNOWN")
     for _ in range(PREPARE_AFTER):
         warm_up_claim(tx)
         LeaseQueries(tx).settle([success] * WARM_UP_ROWS)
@@ -498,11 +498,6 @@ def _sample_settlement(**columns: Any) -> Settlement:
         id="",
         worker=NO_WORKER,
         token=1,
-        failures=0,
-        reason="",
-        settled_by=NO_WORKER,
-        ended="",
-        verb="",
         event="",
         data="",
         **columns,

@@ -36,8 +36,9 @@ UPDATE {p}job SET
   died_code = CASE WHEN :state = 'dead' THEN COALESCE(:code, 'UNKNOWN') END,
   died_class = CASE WHEN :state = 'dead' THEN COALESCE(:cls, 'unknown') END,
   died_group = CASE WHEN :state = 'dead' THEN COALESCE(NULLIF(:fingerprint, ''), 'code-' || COALESCE(:code, 'UNKNOWN')) END,
-  result = :result, error = :error, choices = :choices, reason = :reason, cost = cost + :cost,
-  finished_at = CASE WHEN :finished THEN :now END, succeeded_by = :succeeded_by,
+  result = :result, error = :error, choices = :choices, reason = COALESCE(:reason, 'returned'), cost = cost + :cost,
+  finished_at = CASE WHEN :state IN ('succeeded', 'dead', 'cancelled') THEN :now END,
+  succeeded_by = CASE WHEN :ended IS NULL THEN :worker END,
   cancel_reason = CASE WHEN :state = 'queued' THEN NULL ELSE cancel_reason END,
   unique_hash = CASE WHEN :release_key THEN NULL ELSE unique_hash END
 WHERE id = :id AND worker = :worker AND token = :token AND state = 'running' AND (cancel_reason IS NULL OR :cancel_known)

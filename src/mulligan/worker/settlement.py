@@ -14,7 +14,7 @@ from mulligan.core.durations import SECOND, Micros
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Lane, State
 from mulligan.core.json import encode
-from mulligan.core.lifecycle import EVENTS, TERMINAL
+from mulligan.core.lifecycle import EVENTS
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
@@ -22,7 +22,7 @@ from mulligan.retries.step_counts import has_step_counts
 from mulligan.worker.queries import Settlement
 
 _CHARGED = frozenset({Verb.RETRY, Verb.DIE})
-_FIRST_OF_ATTEMPT = Settlement._fields.index("run_at")
+_FIRST_OF_ATTEMPT = Settlement._fields.index("ended")
 _NO_ATTEMPT = tuple(
     Settlement._field_defaults[name] for name in Settlement._fields[_FIRST_OF_ATTEMPT:]
 )
@@ -36,31 +36,22 @@ def settlement_row(
 ) -> Settlement:
     """Return the row that settles an ending."""
     lease = ending.lease
-    worker = lease.worker
     state = decision.state
-    is_in_job_row = _is_in_job_row(lease, decision, actor)
     # Tuples in the order of `Settlement`: arguments take two to three times as long.
     columns = (
         lease,
         lease.id,
-        worker,
+        lease.worker,
         lease.token,
         state,
-        decision.failures,
-        decision.reason,
-        actor or worker,
-        ending.outcome.ended,
-        decision.verb,
         EVENTS[decision.verb],
         encode(_event_fields(ending, decision, policies)),
         decision.result,
-        state in TERMINAL,
         frees_unique_key(lease.unique_cover, state),
-        worker if is_in_job_row else None,
     )
-    if is_in_job_row:
+    if _is_in_job_row(lease, decision, actor):
         return Settlement._make(columns + _NO_ATTEMPT)
-    return Settlement._make(columns + _attempt_columns(ending, decision, policies, now))
+    return Settlement._make(columns + _attempt_columns(ending, decision, policies, now, actor))
 
 
 def _is_in_job_row(lease: Lease, decision: Decision, actor: str) -> bool:
@@ -71,9 +62,9 @@ def _is_in_job_row(lease: Lease, decision: Decision, actor: str) -> bool:
 
 
 def _attempt_columns(
-    ending: Ending, decision: Decision, policies: EffectivePolicies, now: Micros
+    ending: Ending, decision: Decision, policies: EffectivePolicies, now: Micros, actor: str
 ) -> tuple[Any, ...]:
-    """Return the columns of a settlement from `run_at` on."""
+    """Return the columns of a settlement from `ended` on."""
     lease = ending.lease
     state, failure = decision.state, decision.failure
     failure_columns: tuple[str | None, ...] = (None,) * 7
@@ -88,6 +79,11 @@ def _attempt_columns(
             failure.fingerprint,
         )
     return (
+        ending.outcome.ended,
+        decision.verb,
+        actor or lease.worker,
+        decision.failures,
+        decision.reason,
         decision.run_at if state is State.QUEUED else None,
         decision.counts,
         *failure_columns,
@@ -185,6 +181,27 @@ def _event_fields(
         fields["reason"] = decision.reason
     if ending.duration_ms is not None:
         fields["duration_ms"] = ending.duration_ms
+    if decision.verb is not Verb.SUCCEED:
+        fields = _add_failure(fields, ending, decision, policies)
+    if decision.skipped:
+        fields["skipped"] = True
+    # What observability/event_counts.py counts besides the kind of ending.
+    fields["retries"] = lease.failures
+    if lease.uses:
+        fields["uses"] = lease.uses
+    if decision.cost:
+        fields["cost"] = decision.cost
+    # Last, so that it is found without parsing the JSON.
+    wait = lease.started_at - lease.run_at
+    fields["wait_ms"] = wait // 1000 if wait > 0 else 0
+    return fields
+
+
+def _add_failure(
+    fields: dict[str, Any], ending: Ending, decision: Decision, policies: EffectivePolicies
+) -> dict[str, Any]:
+    """Add what an event tells of an attempt that did not succeed."""
+    lease = ending.lease
     if decision.run_at is not None and decision.state is State.QUEUED:
         fields["next_retry_at"] = decision.run_at
     if decision.failure is not None:
@@ -203,21 +220,7 @@ def _event_fields(
         fields["group"] = failure_group(decision.failure)
         terms = decision.failure.terms if decision.failure is not None else {}
         fields |= {name: terms[name] for name in ("runbook", "alarm") if name in terms}
-    if decision.skipped:
-        fields["skipped"] = True
-    _add_measures(fields, lease, decision)
     return fields
-
-
-def _add_measures(fields: dict[str, Any], lease: Lease, decision: Decision) -> None:
-    """Add what observability/event_counts.py counts besides the kind of ending."""
-    fields["retries"] = lease.failures
-    if lease.uses:
-        fields["uses"] = lease.uses
-    if decision.cost:
-        fields["cost"] = decision.cost
-    # Last, so that it is found without parsing the JSON.
-    fields["wait_ms"] = max(0, lease.started_at - lease.run_at) // 1000
 
 
 def failure_group(failure: Failure | None) -> str:
