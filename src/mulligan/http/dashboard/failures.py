@@ -444,6 +444,8 @@ def _badge(group: FailureGroup) -> Badge:
     if group.state is GroupState.RECOVERED:
         words = f"recovered {group.recovered:,} of {group.retried:,}"
         return BADGES[group.state]._replace(word=words)
+    if group.state is GroupState.NEW and group.suspect is not None:
+        return BADGES[group.state]._replace(word=f"new in {group.suspect.release}")
     if group.state is GroupState.OPEN and group.retrying and not group.count:
         return RETRYING
     if group.state is GroupState.OPEN and not group.count:

@@ -153,7 +153,7 @@ def job_list_rows(
 def job_list_row(job: Job, title: str, now: Micros, root: str) -> JobListRow:
     """Build the row of a job for a table."""
     code = ""
-    if job.error is not None:
+    if job.error is not None and job.state is not State.RUNNING:
         code = str(job.error.get("code", ""))
     return JobListRow(
         id=job.id,
@@ -197,6 +197,12 @@ def without_advice(why: str) -> str:
     return _ADVICE.sub("", why)
 
 
+def _failure_before(job: Job) -> str:
+    """Name the code with which the attempt before the running one failed."""
+    code = "" if job.error is None else str(job.error.get("code", ""))
+    return f"after {code}" if code else ""
+
+
 _SINCE = re.compile(r" since \S+ \S+ UTC")
 
 
@@ -210,7 +216,7 @@ def _short_why(job: Job) -> str:
     if job.phase in {"backing_off", "scheduled"}:
         return job.why.rpartition("; ")[0] or job.why
     if job.phase == "running":
-        return job.progress_message
+        return job.progress_message or _failure_before(job)
     # A hold: what closes it, without since when and what an operator may type.
     return _SINCE.sub("", job.why.partition(";")[0])
 
@@ -252,6 +258,7 @@ def _event_text(event: Event) -> str:
     if event.type == EventType.JOB_STARTED:
         return f"Attempt {event.attempt} started."
     text = describe_event(event).removeprefix(f"{event.data.get('kind', '')} ")
+    text = text.removeprefix("was ").removeprefix("is ")
     return text[:1].upper() + text[1:]
 
 
