@@ -41,7 +41,7 @@ def test_list_as_json_and_jsonl_carries_every_field(call, nightly):
 
 def test_list_as_a_table_has_a_header(call, nightly, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "200")
-    assert call("schedules", "list", "-o", "table").out.split()[:3] == ["NAME", "CRON", "TIMEZONE"]
+    assert call("schedules", "list", "-o", "table").out.split()[:3] == ["NAME", "CRON", "NEXT"]
 
 
 def test_an_empty_list_prints_a_hint(call, app):

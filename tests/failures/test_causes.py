@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.cli.demo_jobs import parse_feed
 from mulligan.core.errors import NotFound
+from mulligan.failures.capture import capture
+from mulligan.failures.facts import SOURCE_MARK
 from mulligan.failures.groups import (
     GroupState,
     count_arguments,
@@ -250,3 +253,20 @@ def test_a_held_cause_of_which_no_job_died_is_a_full_group(app, make_invoice):
     assert "in make_invoice" in found.sample.private["trace"]
     assert app.failures.complete_fingerprint(listed.fingerprint[:6]) == listed.fingerprint
     assert app.failures.groups(owner="acme") == []
+
+
+def test_frames_of_the_sample_jobs_belong_to_the_job():
+    installed = "/venv/lib/python3.12/site-packages/mulligan/"
+    for path in ("cli/demo_jobs.py", "apps/render/jobs.py"):
+        frame = parse_frame(f"  {installed}{path}:78 in parse_feed")
+        assert frame is not None
+        assert not frame.is_library
+    engine = parse_frame(f"  {installed}worker/inline.py:1 in run")
+    assert engine is not None
+    assert engine.is_library
+
+
+def test_a_sample_job_shows_its_line_of_code():
+    with pytest.raises(KeyError) as raised:
+        parse_feed("feed-1", "AT")
+    assert f"{SOURCE_MARK}return TAX_RATES[country]" in capture(raised.value).trace

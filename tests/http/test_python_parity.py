@@ -35,6 +35,7 @@ ROUTE_OF_METHOD = {
     "jobs.release": "POST /jobs/{job_id}/release",
     "jobs.discard": "POST /jobs/{job_id}/discard",
     "jobs.undiscard": "POST /jobs/{job_id}/undiscard",
+    "jobs.rerun": "POST /jobs/{job_id}/rerun",
     "failures.groups": "GET /failures",
     "failures.get": "GET /failures/{fingerprint}",
     "failures.mute": "POST /failures/{fingerprint}/mute",

@@ -19,6 +19,7 @@ from mulligan.releases.rules import ReleaseState
 from mulligan.worker.claim import create_claimer
 from mulligan.worker.queries import WorkerQueries
 from support.app_tools import advance
+from support.dashboard_client import sign_in_with_key, text_of
 from support.released import deploy, run_as
 from support.store import a_worker
 
@@ -287,3 +288,17 @@ def test_the_hold_ends_when_the_other_releases_are_gone(app, worse):
 def test_a_release_is_deployed_under_its_name(app, render):
     deploy(app, "r42")
     assert app.manifest("shop").release == "r42"
+
+
+def test_the_overview_says_what_a_release_broke_and_holds_it_in_one_click(app, worse):
+    with app.store.begin() as tx:
+        WorkerQueries(tx).close_worker("w_old", "shut down", last_renewed=None)
+    check_alerts(app)  # the only live release of the kind is not held by itself
+    with sign_in_with_key(app) as client:
+        page = text_of(client.page("/"))
+        assert (
+            "render fails more since release r42: 60 of 100 first attempts, 20 of 1,000 before"
+        ) in page
+        assert "Hold in r42" in page
+        client.submit("/releases/r42/hold", kind="render", back="/")
+    assert [hold.kind for hold in app.releases.get("r42").holds] == ["render"]

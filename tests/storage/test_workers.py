@@ -18,6 +18,7 @@ from mulligan.worker.queries import LeaseQueries, RetentionQueries, WorkerQuerie
 from support.store import (
     HOUR,
     BackgroundCall,
+    a_worker,
     attempts,
     claim,
     claim_new_job,
@@ -324,3 +325,11 @@ def test_running_jobs_are_counted_by_worker(store):
     enqueue(store)
     with store.read() as tx:
         assert WorkerQueries(tx).count_running_by_worker() == {"w1": 1, "w2": 2}
+
+
+def test_a_renewal_stores_the_memory_of_the_worker(store):
+    with store.begin() as tx:
+        WorkerQueries(tx).insert_worker(a_worker("w_big"))
+        WorkerQueries(tx).renew_worker("w_big", draining=False, memory=5_000_000_000)
+        (worker,) = WorkerQueries(tx).list_workers(closed=False)
+    assert worker.memory == 5_000_000_000

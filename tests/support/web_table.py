@@ -64,6 +64,7 @@ ROUTES = {
     "POST /jobs/{job_id}/release": act("job", 409),
     "POST /jobs/{job_id}/discard": act("job", consumes=True),
     "POST /jobs/{job_id}/undiscard": act("job", 409),
+    "POST /jobs/{job_id}/rerun": act("job", 409),
     "POST /jobs/{job_id}/status-link": act("job", body={"retry": False}),
     "GET /failures": read(),
     "GET /failures/{fingerprint}": read("group"),

@@ -182,7 +182,7 @@ BUILTIN = (
         "release_worse",
         "release_worse",
         0,
-        "{} more first attempts fail than under other releases",
+        "a kind fails clearly more under one release than under the others",
         clear=0,
         severity="page",
         action="hold_release",

@@ -289,6 +289,8 @@ def _set_state(alert: Alert, state: str, now: Micros) -> Alert:
 
 def describe_alert(rule: AlertDefinition, alert: Alert) -> str:
     """Return `gateway: 12 % of calls were rate limited (5 min, alert above 5 %)`."""
+    if rule.measure == "release_worse" and "release" in alert.evidence:
+        return _describe_worse_release(alert.evidence)
     text = _fill_summary(rule, alert.value)
     kind = str(alert.evidence.get("kind", ""))
     if rule.measure in GROUP_MEASURES and kind:
@@ -303,6 +305,16 @@ def describe_alert(rule: AlertDefinition, alert: Alert) -> str:
     if rule.measure not in GAUGES:
         limit = f"{format_duration(rule.window)}, {limit}"
     return f"{text} ({limit})"
+
+
+def _describe_worse_release(evidence: Mapping[str, Any]) -> str:
+    """Return `charge fails more since release r42: 31 of 90 first attempts, 0 of 1,240 before`."""
+    now, before = (
+        f"{evidence[bad]:,} of {evidence[of]:,}"
+        for bad, of in (("bad", "of"), ("bad_before", "of_before"))
+    )
+    where = f"{evidence['kind']} fails more since release {evidence['release']}"
+    return f"{where}: {now} first attempts, {before} before"
 
 
 def _fill_summary(rule: AlertDefinition, value: float) -> str:

@@ -63,6 +63,8 @@ class AsyncJobs:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
     async def undiscard(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
         """Undo a discard: the job is dead or parked again, as it was. It does not run."""
+    async def rerun(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
+        """Enqueue a copy of a succeeded job and return it. The job and its result stay."""
 
 class AsyncQueues:
     """`app.aio.queues`: the methods of `Queues`, awaitable."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 UNHANDLED_STATES = {GroupState.NEW, GroupState.OPEN, GroupState.REGRESSED}
 MAX_GROUPS = 5
 MAX_ALERTS = 2
+RELEASE_WORSE = "release_worse"  # the alert
 MAX_RUNNING_GROUPS = 500
 MAX_LANES = 2_000
 RECENT = 5  # minutes over which rates are measured
@@ -124,7 +125,7 @@ def read_status(services: StoreServices, owner: str | None = None) -> SystemStat
     groups_to_handle = [group for group in groups if _needs_attention(group)]
     operations = services.operations.list(owner=owner, limit=20)
     alerts = [alert for alert in services.alerts.list() if _is_urgent(alert)]
-    alerts.sort(key=lambda alert: alert.severity != "page")
+    alerts.sort(key=_alert_rank)
     with services.store.read() as tx:
         search = SearchQueries(tx)
         retrying = search.count_jobs_bounded({"phase": "backing_off"}, COUNT_CAP)
@@ -147,6 +148,11 @@ def read_status(services: StoreServices, owner: str | None = None) -> SystemStat
             deaths=rates[State.DEAD],
             successes=rates[State.SUCCEEDED],
         )
+
+
+def _alert_rank(alert: AlertStatus) -> tuple[bool, bool]:
+    """Rank alerts: a release that fails more explains many of the others."""
+    return alert.rule != RELEASE_WORSE, alert.severity != "page"
 
 
 def _find_next_retry(tx: Transaction) -> datetime | None:
@@ -349,11 +355,24 @@ def find_problems(status: SystemStatus) -> Iterator[StatusProblem]:
 
 def _alert_problems(alerts: Sequence[AlertStatus]) -> Iterator[StatusProblem]:
     for alert in alerts[:MAX_ALERTS]:
-        yield StatusProblem("alert", alert.rule, alert.summary, alert.since, ("alerts", "list"))
+        command = _alert_command(alert)
+        yield StatusProblem("alert", alert.rule, alert.summary, alert.since, command)
     more = len(alerts) - MAX_ALERTS
     if more > 0:
         noun = "alerts" if more > 1 else "alert"
         yield StatusProblem("alert", "", f"{more} more {noun}", None, ("alerts", "list"))
+
+
+def _alert_command(alert: AlertStatus) -> tuple[str, ...]:
+    """Return the command that repairs what the alert is about, or shows it."""
+    evidence = alert.evidence
+    if alert.rule == RELEASE_WORSE and not alert.action:
+        return ("releases", "hold", str(evidence["release"]), "--kind", str(evidence["kind"]))
+    if alert.rule == RELEASE_WORSE:
+        return ("releases", "list")
+    if alert.key and "code" in evidence:  # the alert is about one failure group
+        return ("failures", "show", alert.key)
+    return ("alerts", "list")
 
 
 def _cause_problem(group: FailureGroup) -> StatusProblem:

@@ -9,14 +9,15 @@ import random
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan import Fail, Webhook, testing
 from mulligan.cli import demo_jobs as shop
 from mulligan.cli.demo import Receiver
+from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import IllegalMove, Refused, StoreUnavailable
@@ -103,7 +104,8 @@ def _import_table() -> Job:
 
 
 def _parse_feed() -> Job:
-    return shop.parse_feed.enqueue(feed=f"feed-{_random_number()}")
+    country = random.choice(shop.COUNTRIES)
+    return shop.parse_feed.enqueue(feed=f"feed-{_random_number()}", country=country)
 
 
 def _build_report() -> Job:
@@ -200,15 +202,15 @@ def _start_campaigns() -> None:
     for campaign in CAMPAIGNS:
         batch = shop.app.batch(campaign.name, owner=_random_owner(), on_complete=shop.notify_owner)
         payloads = [
-            {"token": token, "broken": _broken_generations(campaign, token)} for token in range(12)
+            {"video": video, "broken": _broken_generations(campaign, video)} for video in range(12)
         ]
         shop.watermark.options(batch=batch, owner=batch.owner).enqueue_many(payloads)
         if campaign.sealed:
             batch.seal()
 
 
-def _broken_generations(campaign: Campaign, token: int) -> int:
-    return campaign.broken_generations if token < campaign.broken_files else 0
+def _broken_generations(campaign: Campaign, video: int) -> int:
+    return campaign.broken_generations if video < campaign.broken_files else 0
 
 
 # --- What the demo's operator does ---
@@ -308,6 +310,7 @@ HISTORY = "history"  # argument of this module
 DAY = 86_400.0  # seconds
 STEP = 1200.0  # seconds between two groups of jobs
 JOBS_PER_STEP = 28  # on average
+FEEDS_PER_STEP = 5  # so many that the release that broke them can be judged
 OUTAGE = range(11 * 3600, 11 * 3600 + 2700)  # seconds of the day in which the mail server is down
 BUG_SINCE = 19 * 3600  # second of the day of the release that broke parse_feed
 HISTORY_SEED = 7
@@ -330,8 +333,13 @@ def seed_history() -> None:
     def second_of_day() -> float:
         return (testing.now(app) - begin).total_seconds()
 
+    def release_of(second: float) -> Settings:
+        release = shop.OLD_RELEASE if second < BUG_SINCE else shop.RELEASE
+        return app.settings.model_copy(update={"release": release})
+
     with _quick_handlers(second_of_day):
         for step in range(round(DAY / STEP)):
+            app.settings = release_of(step * STEP)
             _wait_until(begin + timedelta(seconds=step * STEP))
             _enqueue_step(step * STEP)
             testing.drain(app, scheduled=True, most=5000, seed=step, anywhere=True)
@@ -355,6 +363,8 @@ def _enqueue_step(second: float) -> None:
     weights = [max(MIN_WEIGHT, source.weight) for source in sources]
     for source in random.choices(sources, weights, k=round(JOBS_PER_STEP * share)):
         source.enqueue()
+    for _ in range(FEEDS_PER_STEP):
+        _parse_feed()
 
 
 MIN_WEIGHT = 5.0  # rare kinds are those that fail; a day has enough of them to compare
@@ -366,8 +376,8 @@ def _quick_handlers(second_of_day: Callable[[], float]) -> Iterator[None]:
     """Replace all handlers by functions that end at once."""
 
     def replace_handler(handler: Handler, lease: Lease) -> Handler:
-        def call(**_: object) -> Fail | None:
-            ending = _history_ending(lease, second_of_day())
+        def call(**arguments: Any) -> Fail | None:
+            ending = _history_ending(lease, second_of_day(), arguments)
             if isinstance(ending, Exception):
                 raise ending
             return ending
@@ -382,8 +392,10 @@ def _quick_handlers(second_of_day: Callable[[], float]) -> Iterator[None]:
         overrides.remove(replace_handler)
 
 
-def _history_ending(lease: Lease, second: float) -> Exception | Fail | None:
-    """Return how an attempt of the history fails, or None if it succeeds."""
+def _history_ending(
+    lease: Lease, second: float, arguments: Mapping[str, Any]
+) -> Exception | Fail | None:
+    """Return how an attempt of the history fails, or None if it succeeds. May raise, too."""
     is_first = lease.attempt == 1
     match lease.kind:
         case "send_receipt" if int(second) in OUTAGE:
@@ -395,7 +407,7 @@ def _history_ending(lease: Lease, second: float) -> Exception | Fail | None:
         case "render_page" if is_first and random.random() < 0.05:
             return shop.GatewayError("503 Service Unavailable: no upstream")
         case "parse_feed" if second > BUG_SINCE:
-            return KeyError("entries")
+            shop.parse_feed(**arguments)
         case "import_table" if lease.generation == 1 and random.random() < 0.3:
             return Fail("BAD_FILE", "row 17 has 5 columns, not 6", final=True)
     return None

@@ -11,7 +11,8 @@ from typing import Any
 
 from mulligan import Context, Exponential, Fail, Fixed, Hold, Mulligan, Park, Policy, Rule, Snooze
 
-app = Mulligan(release="demo")
+OLD_RELEASE, RELEASE = "r41", "r42"  # the history begins with the old one
+app = Mulligan(release=RELEASE)
 QUICK = Exponential(base=2, factor=2, cap=12, jitter="equal")
 
 app.queue("partner", rate="40/m")  # the partner's limit, for the whole fleet
@@ -31,14 +32,14 @@ app.rules.add(
 )
 
 
-@app.job
+@app.job(title="{photo}")
 def resize_photo(photo: str) -> dict[str, Any]:
     """Succeed."""
     time.sleep(random.uniform(0.1, 1.5))
     return {"photo": photo, "width": 800}
 
 
-@app.job(queue="mail", policy=Policy(max_retries=4, backoff=QUICK))
+@app.job(queue="mail", title="order {order}", policy=Policy(max_retries=4, backoff=QUICK))
 async def send_receipt(ctx: Context, order: int, fails: int) -> str:
     """Fail while the mail server does not answer, then recover."""
     await asyncio.sleep(0.3)
@@ -48,7 +49,7 @@ async def send_receipt(ctx: Context, order: int, fails: int) -> str:
     return "sent"
 
 
-@app.job(queue="media", timeout=90)
+@app.job(queue="media", timeout=90, title="clip {clip}")
 async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any]:
     """Take a while and report progress."""
     steps = 20
@@ -58,7 +59,7 @@ async def encode_video(ctx: Context, clip: int, seconds: float) -> dict[str, Any
     return {"clip": clip}
 
 
-@app.job(editable="file")
+@app.job(editable="file", title="{file}")
 def import_table(ctx: Context, file: str) -> Fail | None:
     """Fail until a person retries the job, or sets another file."""
     if ctx.job.generation > 1 or file.endswith(".fixed.csv"):
@@ -71,11 +72,14 @@ def import_table(ctx: Context, file: str) -> Fail | None:
     )
 
 
-@app.job(policy=Policy(max_retries=3, backoff=QUICK))
-def parse_feed(feed: str) -> int:
-    """Fail with a defect: retries would not help, and none is made."""
-    entries: dict[str, int] = {}
-    return entries[feed]
+TAX_RATES = {"DE": 19, "FR": 20}
+COUNTRIES = ("AT", "DE", "FR")
+
+
+@app.job(title="{feed}", policy=Policy(max_retries=3, backoff=QUICK))
+def parse_feed(feed: str, country: str) -> int:  # noqa: ARG001 - shown in the dashboard
+    """Fail for a country that r42 has lost: retries would not help, and none is made."""
+    return TAX_RATES[country]
 
 
 @app.job(timeout=3, policy=Policy(max_retries=1, backoff=Fixed(4)))
@@ -84,7 +88,7 @@ async def build_report(month: str) -> None:  # noqa: ARG001 - shown in the dashb
     await asyncio.sleep(3600)
 
 
-@app.job(queue="media")
+@app.job(queue="media", title="{photo}")
 def convert_raw(photo: str) -> None:  # noqa: ARG001 - shown in the dashboard
     """Kill its own process, as a broken library would."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -140,18 +144,18 @@ async def translate(ctx: Context, text: str, busy: bool = False) -> str:  # noqa
     return text.upper()
 
 
-@app.job(queue="media", policy=Policy(max_retries=1, backoff=Fixed(2)))
-async def watermark(ctx: Context, token: int, broken: int) -> str | Fail:
+@app.job(queue="media", title="video {video}", policy=Policy(max_retries=1, backoff=Fixed(2)))
+async def watermark(ctx: Context, video: int, broken: int) -> str | Fail:
     """Mark a video for one recipient. Some files cannot be read for `broken` generations."""
     await asyncio.sleep(random.uniform(0.1, 0.6))
     if ctx.job.generation <= broken:
         return Fail(
             "CORRUPT_FILE",
-            f"token {token}: moov atom not found",
+            f"video {video}: moov atom not found",
             public="This video could not be read.",
             final=True,
         )
-    return f"token-{token}.mp4"
+    return f"video-{video}.mp4"
 
 
 @app.job
@@ -170,7 +174,7 @@ app.schedule("stock", "* * * * *", count_stock)
 app.schedule("weekly-report", "0 6 * * 1", count_stock, timezone="Europe/Berlin")
 
 
-@app.job
+@app.job(title="{post}")
 def publish_post(ctx: Context, post: str) -> str | Park:  # noqa: ARG001 - shown in the dashboard
     """Wait for a person to decide."""
     if ctx.choice is None:

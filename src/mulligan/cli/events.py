@@ -28,11 +28,13 @@ from mulligan.cli.output import (
     output_format,
     print_json,
     print_rows,
+    time_since,
     to_json,
 )
 from mulligan.core.durations import to_datetime
 from mulligan.core.event import Event
 from mulligan.core.format import format_time
+from mulligan.core.ids import LENGTH, shorten_id
 from mulligan.events.follow import EventPredicate
 from mulligan.events.queries import EventQueries
 from mulligan.events.service import build_event_filter
@@ -50,6 +52,7 @@ def _resolve_job(services: StoreServices, prefix: str | None) -> str | None:
 # --- mulligan events list ---
 
 AUDIT_COLUMNS = ("id", "at", "actor", "type", "what", "reason", "change")
+AUDIT_TABLE_COLUMNS = ("age", "actor", "type", "what", "reason", "change")
 SUBJECT_FIELDS = (
     "schedule",
     "queue",
@@ -120,10 +123,15 @@ def _print_audit(found: list[Event], output: str | None) -> None:
     if is_json(output):
         print_rows([event_record(event) for event in found], (), output)
         return
-    is_tsv = output_format(output) == "tsv"
-    columns = AUDIT_COLUMNS if is_tsv else AUDIT_COLUMNS[1:]
     rows = [_audit_row(event) for event in found]
-    print_rows(rows, columns, output, empty="No action matches.")
+    if output_format(output) == "tsv":
+        print_rows(rows, AUDIT_COLUMNS, output)
+        return
+    for row, event in zip(rows, found, strict=True):
+        row["age"] = time_since(to_datetime(event.at))
+        row["what"] = _short_subject(event)
+    columns = AUDIT_TABLE_COLUMNS
+    print_rows(rows, columns, output, empty="No action matches.", truncate="reason")
 
 
 def _audit_row(event: Event) -> dict[str, Any]:
@@ -136,6 +144,13 @@ def _audit_row(event: Event) -> dict[str, Any]:
         "reason": event.data.get("reason", ""),
         "change": format_changes(event.data),
     }
+
+
+def _short_subject(event: Event) -> str:
+    if event.job_id:
+        return f"{event.data.get('kind', 'job')} {shorten_id(event.job_id)}"
+    subject = event_subject(event)
+    return shorten_id(subject) if len(subject) > LENGTH else subject
 
 
 def event_subject(event: Event) -> str:

@@ -144,7 +144,7 @@ class GateScope(Generic[S]):
             with open_services(database) as services:
                 found = statuses(services)
             records = [self.record(status, output) for status in found]
-            print_rows(records, self.columns, output, empty=empty)
+            print_rows(records, self.columns, output, empty=empty, truncate="reason")
 
         self._add("list", help_, command, shared.database_option, shared.output_option)
 

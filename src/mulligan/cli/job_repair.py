@@ -148,6 +148,16 @@ def repair_by_filter(
     return start_operation(request.name, filter_, options, database, output, overrides=overrides)
 
 
+def rerun_job(job_id: str, reason: str, database: str | None, output: str | None) -> None:
+    """Enqueue a copy of a succeeded job and print its id."""
+    with open_services(database) as services:
+        copy = services.jobs.rerun(services.jobs.resolve(job_id), reason=reason)
+    if is_json(output):
+        print_json(job_record(copy), output)
+    else:
+        click.echo(copy.id)
+
+
 # --- One job ---
 
 

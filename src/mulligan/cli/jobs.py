@@ -314,3 +314,15 @@ _add_repair_command(
     "Undo a discard: the jobs are dead or parked again, and do not run.",
     shared.reason_option,
 )
+
+
+@jobs.command("rerun")
+@id_argument
+@shared.reason_option
+@shared.database_option
+@shared.output_option
+def rerun(job_id: str, reason: str, database: str | None, output: str | None) -> None:
+    """Run a succeeded job again: enqueue a copy and print its id. The job and its result stay."""
+    from mulligan.cli.job_repair import rerun_job
+
+    rerun_job(job_id, reason, database, output)

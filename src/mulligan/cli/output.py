@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 MAX_TEXT = 200_000  # characters of one value
 MIN_TRUNCATED_WIDTH = 8  # characters
+MIN_READABLE = 16  # characters of a column that is cut
+MAX_WHOLE = 20  # characters of a cell that is not wrapped
 NO_WRAP_COLUMNS = frozenset(
     {
         "id",
@@ -158,7 +160,45 @@ def _print_table(records: Sequence[Record], columns: Sequence[str], truncate: st
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(build_table(records, columns, console.width, truncate))
+    shown = fit_columns(records, columns, console.width, truncate)
+    console.print(build_table(records, shown, console.width, truncate))
+    has_values = [
+        column
+        for column in columns
+        if column not in shown and any(format_cell(record.get(column)) for record in records)
+    ]
+    if has_values:
+        names = ", ".join(column.replace("_", " ") for column in has_values)
+        click.echo(f"Too narrow for: {names}. Widen the terminal, or use -o json.", err=True)
+
+
+def fit_columns(
+    records: Sequence[Record], columns: Sequence[str], width: int, truncate: str = ""
+) -> list[str]:
+    """Return the columns that fit: without empty ones, then without those on the right.
+
+    The first two and the column `truncate` always stay.
+    """
+    rows = [{column: format_cell(record.get(column)) for column in columns} for record in records]
+    needed = {column: _needed_width(rows, column, truncate) + 2 for column in columns}
+    shown = list(columns)
+    may_go = [column for column in columns[2:] if column != truncate]
+    empty = [column for column in may_go if not any(row[column] for row in rows)]
+    for column in (*empty, *reversed([one for one in may_go if one not in empty])):
+        if sum(needed[one] for one in shown) - 2 <= width:
+            break
+        shown.remove(column)
+    return shown
+
+
+def _needed_width(rows: Sequence[Mapping[str, str]], column: str, truncate: str) -> int:
+    """Return the least width of a column: long texts are cut or wrapped, all else is whole."""
+    width = _column_width(rows, column)
+    if column == truncate:
+        return min(width, MIN_READABLE)
+    if column in NO_WRAP_COLUMNS:
+        return width
+    return min(width, max(MAX_WHOLE, len(column_heading(column))))
 
 
 def terminal_width() -> int:
@@ -181,7 +221,8 @@ def build_table(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: Any = "right" if column in RIGHT_ALIGNED_COLUMNS else "left"
-        no_wrap = column in NO_WRAP_COLUMNS or column == truncate
+        is_short = _column_width(rows, column) <= MAX_WHOLE
+        no_wrap = is_short or column in NO_WRAP_COLUMNS or column == truncate
         table.add_column(column_heading(column), no_wrap=no_wrap, justify=justify, overflow="fold")
     other_columns = [column for column in columns if column != truncate]
     space_left = width - sum(_column_width(rows, column) + 2 for column in other_columns)

@@ -33,7 +33,7 @@ COLUMNS = (
     "paused",
     "paused_until",
 )
-TABLE_COLUMNS = ("name", "cron", "timezone", "kind", "missed", "next", "last", "paused")
+TABLE_COLUMNS = ("name", "cron", "next", "kind", "paused", "last", "timezone", "missed")
 NEXT_COLUMNS = ("at", "utc")
 NEXT_TABLE_COLUMNS = ("at", "utc", "in")
 NO_SCHEDULES = "No schedules yet. Declare one with app.schedule(...) and start a worker."

@@ -42,6 +42,7 @@ from mulligan.cli.output import (
 from mulligan.core.durations import to_datetime
 from mulligan.core.errors import WaitTimeout
 from mulligan.core.format import cut_end, format_duration, format_time
+from mulligan.core.ids import shorten_id
 from mulligan.core.job import COUNT_CAP, Job, State
 from mulligan.core.lifecycle import TERMINAL
 from mulligan.jobs.filter import Filter, parse_filter
@@ -187,7 +188,7 @@ def _problem_record(problem: StatusProblem) -> dict[str, Any]:
 
 # --- mulligan top ---
 
-TOP_COLUMNS = ("id", "job", "owner", "attempt", "progress", "running_for")
+TOP_COLUMNS = ("id", "job", "running_for", "owner", "attempt", "progress")
 TOP_LIMIT = 200  # jobs that are read
 
 
@@ -209,6 +210,8 @@ def top(limit: int, database: str | None, output: str | None, *, watch: bool, ev
             if output_format(output) == "table":
                 click.echo(_describe_places(services, by_start))
             records = _running_records(services, by_start[:limit], now)
+            if output_format(output) == "table":
+                records = [{**one, "id": shorten_id(one["id"])} for one in records]
             print_rows(records, TOP_COLUMNS, output, empty="No job is running.", truncate="job")
             if not watch:
                 return

@@ -26,7 +26,7 @@ from mulligan.cli.output import output_format, print_rows
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND, optional_datetime, to_datetime
 from mulligan.core.errors import AccessDenied, NotFound, Refused, StoreUnavailable, WaitTimeout
-from mulligan.core.format import format_duration
+from mulligan.core.format import format_duration, format_size
 from mulligan.jobs.service import describe_ambiguous_id
 from mulligan.storage import Store, open_store, sqlite_path
 from mulligan.worker.liveness import live_worker_ids, state_folder
@@ -59,8 +59,9 @@ COLUMNS = (
     "concurrency",
     "renewed_at",
     "draining",
+    "memory",
 )
-TABLE_COLUMNS = ("id", "life", "host", "pid", "release", "queues", "running", "renewed")
+TABLE_COLUMNS = ("id", "life", "host", "pid", "release", "running", "memory", "queues", "renewed")
 
 
 @workers.command("list")
@@ -95,6 +96,7 @@ def _record(worker: WorkerStatus) -> dict[str, Any]:
         "kinds": json.loads(row.kinds),
         "running": worker.running,
         "concurrency": row.concurrency,
+        "memory": row.memory,
         "lease": row.lease / SECOND,
         "started_at": to_datetime(row.started_at).isoformat(),
         "renewed_at": to_datetime(row.renewed_at).isoformat(),
@@ -109,6 +111,7 @@ def _table_row(worker: WorkerStatus) -> dict[str, Any]:
     return _record(worker) | {
         "queues": ", ".join(json.loads(worker.row.queues)) or "all",
         "running": f"{worker.running}/{worker.row.concurrency}",
+        "memory": format_size(worker.row.memory) if worker.row.memory else "",
         "renewed": f"{_format_silence(worker)} ago",
     }
 

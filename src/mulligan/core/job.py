@@ -186,6 +186,7 @@ class WorkerRow(NamedTuple):
     draining: bool
     drain_reason: str | None = None  # None: no drain was requested
     renewing: Micros = 0  # how long it has renewed without a gap, by its monotonic clock
+    memory: int = 0  # resident bytes of the worker and its runners at the last renewal; 0: unknown
 
 
 class Gate(NamedTuple):

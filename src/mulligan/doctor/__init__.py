@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.config import SECRET_SETTINGS, Settings
-from mulligan.core.format import format_duration, mask_password
+from mulligan.core.format import format_duration, format_size, mask_password
 from mulligan.doctor.environment import (
     FAIL,
     OK,
@@ -70,20 +70,23 @@ def effective_settings(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-MAX_COMPACT_FLOAT = 100_000  # above, %g would print an exponent
+NO_DURATIONS = ("factor", "jitter", "web.rate")
+SIZES = frozenset({"limits.payload", "limits.result", "worker.max_memory_per_runner"})
 
 
 def format_setting(setting: Mapping[str, Any]) -> str:
-    """Format the value of a setting for people: `90 d`, `yes`, `127.0.0.0/8`, `-` for nothing."""
+    """Format the value of a setting for people: `90 d`, `1 MB`, `yes`, `-` for nothing."""
     value = setting["value"]
     if value in (None, "", (), []):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if setting["name"].startswith("retention."):
-        return f"{value:.0f} ({format_duration(value)})"
-    if isinstance(value, float) and value < MAX_COMPACT_FLOAT:
+    if setting["name"] in SIZES:
+        return format_size(value) if value else "no limit"
+    if isinstance(value, float) and setting["name"].endswith(NO_DURATIONS):
         return f"{value:g}"
+    if isinstance(value, float):  # the other numbers with a fraction are seconds
+        return format_duration(value)
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -38,6 +38,7 @@ MAX_JOB_FRAMES = 8
 _STDLIB_PATHS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _STDLIB = tuple(f"{path}/" for path in _STDLIB_PATHS if not path.endswith("-packages"))
 _MULLIGAN = f"{Path(__file__).parents[1]}/"
+_SAMPLES = (f"{_MULLIGAN}cli/demo_jobs.py", f"{_MULLIGAN}apps/")  # jobs that Mulligan ships
 
 
 class _CodeLocation(NamedTuple):
@@ -70,6 +71,7 @@ def _describe_code(code: CodeType, module: object) -> _CodeLocation:
     path = code.co_filename
     is_installed = "/site-packages/" in path or "/dist-packages/" in path
     is_stdlib = not is_installed and path.startswith(_STDLIB)
+    is_engine = path.startswith((_MULLIGAN, "<frozen ")) and not path.startswith(_SAMPLES)
     module_name = module if type(module) is str else "?"
     return _CodeLocation(
         code=code,
@@ -77,7 +79,7 @@ def _describe_code(code: CodeType, module: object) -> _CodeLocation:
         function=f" in {safe_text(code.co_name, 300)}",
         name=safe_text(f"{module_name}:{code.co_qualname}", 300),
         package=module_name.partition(".")[0],
-        is_internal=is_stdlib or path.startswith((_MULLIGAN, "<frozen ")),
+        is_internal=is_stdlib or is_engine,
         is_installed=is_installed,
     )
 

@@ -339,6 +339,7 @@ _FRAME = re.compile(r"  (.+):(\d+) in (.+)")
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<|/mulligan/(?:worker|app|testing)/"
 )
+_SAMPLE = re.compile(r"/mulligan/(?:cli/demo_jobs\.py|apps/)")  # jobs that Mulligan ships
 
 
 def parse_frame(line: str) -> TraceFrame | None:
@@ -347,7 +348,8 @@ def parse_frame(line: str) -> TraceFrame | None:
     if match is None:
         return None
     path, number, function = match.groups()
-    return TraceFrame(path, int(number), function, _LIBRARY.search(path) is not None)
+    is_library = _LIBRARY.search(path) is not None and _SAMPLE.search(path) is None
+    return TraceFrame(path, int(number), function, is_library)
 
 
 def describe_exception(private: Mapping[str, Any]) -> tuple[str, str]:

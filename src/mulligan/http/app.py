@@ -203,8 +203,12 @@ class ErrorPages:
         # A path with a line break matches no mount, so API clients can end up here.
         if path_below_root(request.scope).startswith(API_PREFIX):
             return Problem(status, "NOT_FOUND", "no such API route").response()
-        title = "No such page" if status == 404 else "This request is not possible here"
-        return self._message(request, status, title, "", "")
+        title = "This request is not possible here"
+        advice = "Go back and use the buttons of the page."
+        if status == 404:
+            title = "No such page"
+            advice = "Check the address. To find a job, paste its id into the search box."
+        return self._message(request, status, title, "", advice)
 
     def _message(
         self, request: Request, status: int, title: str, detail: str, advice: str

@@ -358,6 +358,15 @@ class Jobs:
         repair.undiscard(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
+    def rerun(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
+        """Enqueue a copy of a succeeded job and return it. The job and its result stay."""
+        from mulligan.jobs import rerun
+
+        with self._store.begin() as tx:
+            return rerun.enqueue_copy(
+                tx, job_id, self, actor=self._actor, reason=reason, owner=owner
+            )
+
 
 def with_from_step(overrides: Overrides | None, from_step: str | None) -> Overrides | None:
     """Add the step to continue from to the overrides of a retry."""

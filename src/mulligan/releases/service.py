@@ -18,7 +18,7 @@ from mulligan.failures.groups import CauseRow, parse_releases
 from mulligan.failures.queries import FailureQueries
 from mulligan.guards.lanes import RELEASE_SCOPE, hold_key, is_closed, parse_hold_key
 from mulligan.guards.queries import GuardQueries
-from mulligan.manifest.specs import check_name
+from mulligan.manifest.specs import SYSTEM_PREFIX, check_name
 from mulligan.releases.queries import ReleaseQueries
 from mulligan.releases.rules import (
     FirstAttempts,
@@ -363,6 +363,8 @@ def _compare_causes(
         deaths = parse_releases(row)
         kinds = tuple(json.loads(row.kinds))
         if after not in deaths or (kind is not None and kind not in kinds):
+            continue
+        if all(name.startswith(SYSTEM_PREFIX) for name in kinds):
             continue
         earlier = deaths[before].deaths if before in deaths else 0
         title = " · ".join(part for part in (row.exception, row.location) if part)

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from mulligan.core.durations import Micros
 from mulligan.core.errors import ConnectionRefused, StoreUnavailable, TwoLibraries
+from mulligan.core.format import format_size
 from mulligan.storage import migrations
 from mulligan.storage import sqlite_handle as libraries
 from mulligan.storage.base import (
@@ -497,7 +498,7 @@ class SqliteStore(Store):
             "library": f"{self._library}, SQLite {version}",
             "synchronous": {2: "FULL", 3: "EXTRA"}.get(sync, f"{sync} (weaker than FULL)"),
             "journal_mode": str(mode),
-            "size": f"{self.file.stat().st_size} bytes",
+            "size": format_size(self.file.stat().st_size),
         }
 
     @property

@@ -264,6 +264,33 @@ def resident_memory(pid: int) -> int:
         return 0
 
 
+def tree_memory(pid: int) -> int:
+    """Return the resident bytes of a process and all its descendants; 0 if unknown."""
+    seen = {pid}
+    waiting = [pid]
+    pages = 0
+    try:
+        while waiting:
+            parent = waiting.pop()
+            pages += _resident_pages(parent)
+            children = set(_children_of(parent)) - seen
+            seen |= children
+            waiting += children
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _children_of(pid: int) -> Iterable[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        names = os.listdir(tasks)  # noqa: PTH208 - each heartbeat, one name per thread
+    except OSError:
+        return ()
+    files = (_read_proc(pid, f"task/{name}/children") for name in names)
+    return [int(child) for text in files for child in text.split()]
+
+
 def _pids() -> Iterable[int]:
     if not _PROC.is_dir():
         return ()

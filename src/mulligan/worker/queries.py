@@ -78,10 +78,20 @@ class WorkerQueries(Queries):
         )
         return frozenset(row[0] for row in rows)
 
-    def renew_worker(self, worker: str, *, draining: bool, renewing: Micros = 0) -> Renewal:
-        """Renew the lease of a worker and all its jobs. `renewing`: without a gap for so long."""
+    def renew_worker(
+        self, worker: str, *, draining: bool, renewing: Micros = 0, memory: int = 0
+    ) -> Renewal:
+        """Renew the lease of a worker and all its jobs. `renewing`: without a gap for so long.
+
+        `memory`: resident bytes that the worker and its runners use now.
+        """
         found = self.tx.rows(
-            "renew_worker", id=worker, mono=_monotonic_now(), draining=draining, renewing=renewing
+            "renew_worker",
+            id=worker,
+            mono=_monotonic_now(),
+            draining=draining,
+            renewing=renewing,
+            memory=memory,
         )
         drain_reason = found[0][0] if found else None
         return Renewal(bool(found), self.tx.now(), self.list_cancel_requests(worker), drain_reason)

@@ -25,7 +25,7 @@ UNION ALL SELECT 'notifications' WHERE EXISTS (SELECT 1 FROM {p}subscription)
 -- Insert a worker. No row: the id exists.
 INSERT INTO {p}worker ({WorkerRow})
 VALUES (:id, :host, :pid, :boot_id, :lease, :now, :now, :renewed_mono, NULL, '', :lock_path, :lock_dev, :lock_ino,
-        :kinds, :queues, :concurrency, :release, :draining, :drain_reason, :renewing)
+        :kinds, :queues, :concurrency, :release, :draining, :drain_reason, :renewing, :memory)
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
@@ -33,7 +33,7 @@ RETURNING id
 -- Renew a worker, and with it the leases of all its jobs. A closed worker is never reopened.
 -- The time for which it has renewed starts anew after a gap of more than half a lease, and after a
 -- step of the clock, because it is not known where by the new clock the time before the step lies.
-UPDATE {p}worker SET renewed_at = :now, renewed_mono = :mono, draining = :draining,
+UPDATE {p}worker SET renewed_at = :now, renewed_mono = :mono, draining = :draining, memory = :memory,
   renewing = CASE
     WHEN :now - renewed_at NOT BETWEEN 0 AND lease / 2 THEN 0
     WHEN renewing + :now - renewed_at < :renewing THEN renewing + :now - renewed_at

@@ -54,7 +54,7 @@ def test_the_overview_lists_impaired_dependencies_only(app, get_page):
     for words in (
         "<strong>gateway</strong> is down · 1 job waits",
         "&lt;b&gt;they told us",
-        "closes in 90 min",
+        "up again in 90 min",
         "Probe now",
         "gateway down",
     ):

@@ -121,10 +121,10 @@ def test_frames_of_libraries_are_folded_and_each_dead_job_can_be_the_sample(
     assert "1 library frame</summary>" in folded
     assert "execute.py" in folded
     assert "in <strong>make_invoice</strong>" in frame
-    assert f'href="/jobs/{newest.id}">{newest.id}</a>' in page
+    assert f'href="/jobs/{newest.id}" title="{newest.id}">…{newest.id[-6:]}</a>' in page
     assert "1 of 3" in text_of(page)
     page = client.page(f"/failures/{group}", sample="3")
-    assert f'href="/jobs/{oldest.id}">{oldest.id}</a>' in page
+    assert f'href="/jobs/{oldest.id}" title="{oldest.id}">…{oldest.id[-6:]}</a>' in page
     assert 'aria-label="newer sample"' in page
     assert 'aria-label="older sample"' not in page
 
@@ -180,7 +180,7 @@ def test_a_cause_shows_its_source_line_its_arguments_and_what_was_done(app, clie
     page = client.page(f"/failures/{group}")
     assert "return dict.fromkeys(rates.known, 1)[country]</p>" in page
     text = text_of(page)
-    assert "Worker w_" in text
+    assert "Worker …" in text
     assert "muted it: known since May" in text
     assert "first death" in text
 
@@ -190,3 +190,23 @@ def test_a_running_retry_is_shown_on_the_row_of_its_cause(app, client, make_invo
     operation = app.operations.start("retry", f"state:dead group:{group}")
     page = client.page("/failures")
     assert f'href="/operations/{operation.id}">retrying: 0 of 3' in page
+
+
+def test_jobs_of_a_cause_are_selected_and_discarded_on_its_page(app, client, make_invoice):
+    group = die(app, make_invoice, 3)
+    page = client.page(f"/failures/{group}")
+    assert page.count('name="id"') == 3
+    jobs = [job.id for job in app.jobs.list("state:dead")]
+    answer = client.submit(
+        "/jobs", id=",".join(jobs[:2]), verb="discard", reason="old", back=f"/failures/{group}"
+    )
+    assert "KeyError: 'AT'" in answer
+    assert [job.id for job in app.jobs.list("state:dead")] == jobs[2:]
+
+
+def test_the_breakdown_shortens_the_ids_of_workers(app, client, make_invoice):
+    group = die(app, make_invoice)
+    worker = app.jobs.attempts(app.jobs.list("state:dead")[0].id)[0].worker
+    breakdown = client.page(f"/failures/{group}").partition('class="card breakdown"')[2]
+    assert worker not in breakdown
+    assert f"…{worker[-6:]}" in breakdown

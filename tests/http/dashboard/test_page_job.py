@@ -219,3 +219,34 @@ def test_viewers_and_owners_see_no_log(shop, logged):
     for scope in ("*", "acme"):
         with sign_in_with_key(shop, scope, "viewer") as client:
             assert "password=[redacted]" not in client.page(f"/jobs/{logged.id}?log=1")
+
+
+def test_a_succeeded_job_is_run_again_as_a_copy(shop, client):
+    job = shop.enqueue("convert", {"page": 1}, owner="acme")
+    shop.run_inline()
+    assert "Run again" in client.page(f"/jobs/{job.id}")
+    page = client.submit(f"/jobs/{job.id}/rerun")
+    copy = shop.jobs.list("kind:convert state:queued")[0]
+    assert "Enqueued a copy of this job:" in page
+    assert f"/jobs/{copy.id}" in page
+    shop.run_inline()
+    assert shop.jobs.get(copy.id).state == "succeeded"
+
+
+def test_a_job_that_is_not_done_is_not_run_again(shop, client, dead):
+    assert "Run again" not in client.page(f"/jobs/{dead.id}")
+    assert "Not done: job" in client.submit(f"/jobs/{dead.id}/rerun")
+
+
+def test_the_first_action_of_a_parked_job_is_its_release(shop, client):
+    @shop.job(name="asks_for_money")
+    def asks_for_money():
+        return Park("pay?", choices=("yes", "no"))
+
+    job = asks_for_money.enqueue()
+    shop.run_inline()
+    page = client.page(f"/jobs/{job.id}")
+    actions = page.partition('aria-label="Actions"')[2]
+    assert actions.index("Release …") < actions.index(">Retry<")
+    assert '<details class="menu main" id="do-release">' in actions
+    assert 'class="primary" data-key="r"' not in actions

@@ -196,3 +196,51 @@ def test_all_matching_jobs_are_offered_above_the_list_and_selected_ones_below(ap
     page = client.page("/jobs", filter="state:dead")
     assert page.index("Retry all 1 that match") < page.index("<table")
     assert page.index("</table>") < page.index('class="selected-bar"')
+
+
+def test_a_wrong_filter_gets_one_sentence_and_no_list(client):
+    answer = client.client.get("/jobs", params={"filter": "state:ded"})
+    assert answer.status_code == 400
+    assert "0 jobs" not in answer.text
+    assert "Save this view" not in answer.text
+    assert "Did you mean dead?" in answer.text
+    assert 'value="state:ded"' in answer.text
+
+
+def test_events_and_audit_shorten_ids_and_link_what_they_are_about(app, client):
+    batch = app.batch("spring")
+    app.enqueue("add", {"a": 1, "b": 2}, batch=batch)
+    batch.seal()
+    app.enqueue("ask")
+    app.run_inline()
+    operation = app.operations.start("cancel", "kind:ask state:parked", reason="not needed")
+    for path in ("/events", "/audit"):
+        page = client.page(path)
+        for noun, id_ in (("batches", batch.id), ("operations", operation.id)):
+            link = re.search(rf'<a href="/{noun}/{id_}"[^>]*>(.*?)</a>', page)
+            assert link is not None, (path, noun)
+            assert id_ not in link[1]
+            assert f"…{id_[-6:]}" in link[1]
+    assert ">returned</td>" not in client.page("/events")
+
+
+def test_a_batch_says_what_is_left_only_while_something_is(app, client):
+    batch = app.batch("spring")
+    app.enqueue("add", {"a": 1, "b": 2}, batch=batch)
+    batch.seal()
+    assert "0 of 1 succeeded, 1 not finished" in client.page("/batches")
+    app.run_inline()
+    page = client.page("/batches")
+    assert "1 of 1 succeeded" in page
+    assert "not finished" not in page
+
+
+def test_doctor_shows_changed_settings_first_and_units(app):
+    with sign_in_with_key(app, role="admin") as client:
+        page = client.page("/doctor")
+    changed, _, defaults = page.partition('id="defaults"')
+    assert "database_url" in changed.partition("Settings")[2]
+    assert "retry.base_delay" not in changed
+    assert re.search(r"retry.max_delay</th><td><code>1 h<", defaults)
+    assert re.search(r"limits.payload</th><td><code>1.0 MB<", defaults)
+    assert re.search(r"retry.factor</th><td><code>2<", defaults)

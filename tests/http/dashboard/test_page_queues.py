@@ -7,6 +7,7 @@ import pytest
 from mulligan import Policy
 from mulligan.manifest.declared import publish_manifest
 from support.dashboard_client import sign_in_with_key, text_of
+from support.store import open_worker
 
 pytestmark = pytest.mark.any_store  # on PostgreSQL in `make slow`
 
@@ -103,3 +104,11 @@ def test_a_page_says_what_a_dependency_answered_and_what_waits_for_it(app, clien
         assert words in page
     assert 'href="/dependencies/gateway"' in client.page("/dependencies")
     assert client.client.get("/dependencies/unknown").status_code == 404
+
+
+def test_a_worker_shows_its_memory(app, client):
+    open_worker(app.store, "w_big", memory=512_000_000)
+    open_worker(app.store, "w_new")
+    page = client.page("/queues").partition('id="workers"')[2]
+    assert ">512 MB<" in page
+    assert page.count('data-name="memory">–<') == 1

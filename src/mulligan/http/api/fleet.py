@@ -133,6 +133,7 @@ def _worker_to_json(caller: Caller, worker: WorkerStatus) -> JsonObject:
     if caller.private:
         document["host"] = row.host
         document["pid"] = row.pid
+        document["memory"] = row.memory
     return document
 
 

@@ -61,6 +61,7 @@ from mulligan.http.api.responses import (
     to_json,
 )
 from mulligan.jobs.explain import Explanation
+from mulligan.jobs.rerun import enqueue_copy
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -282,6 +283,29 @@ async def undiscard_job(
         job_id,
         lambda: caller.services.jobs.undiscard(job_id, reason=body.reason, owner=caller.owner),
     )
+
+
+@router.post("/{job_id}/rerun", **responses(JOB, 201), openapi_extra=describe_body(ReasonRequest))
+async def rerun_job(request: Request, caller: Operator, job_id: str, body: ReasonBody) -> Response:
+    """Enqueue a copy of a succeeded job. 201 with the copy."""
+
+    def work(key: IdempotencyKey) -> JsonAnswer:
+        owned_job(caller, job_id)
+        with caller.context.store().begin() as tx:
+            key.lock(tx)
+            copy = enqueue_copy(
+                tx,
+                job_id,
+                caller.services.jobs,
+                actor=caller.actor,
+                reason=body.reason,
+                owner=caller.owner,
+            )
+            answer = JsonAnswer(201, _to_json(caller, copy))
+            key.store_answer(tx, answer)
+        return answer
+
+    return await insert_once(request, caller, work)
 
 
 @router.post("/{job_id}/status-link", **responses(LINK), openapi_extra=describe_body(LinkRequest))

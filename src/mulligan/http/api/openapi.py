@@ -192,9 +192,10 @@ WORKER = variant(
         closed_at=datetime | None,
         host=str,
         pid=int,
+        memory=int,
     ),
     "Worker",
-    optional=("host", "pid"),
+    optional=("host", "pid", "memory"),
 )
 WORKERS = object_schema("Workers", workers=list_of(WORKER))
 SCHEDULE = schema_of(Schedule)

@@ -89,6 +89,11 @@ def _undiscard_job(services: VisitorServices, job_id: str, form: Form) -> str:
     return f"Discard undone: the job is {job.state} again."
 
 
+def _rerun_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    copy = services.jobs.rerun(job_id, reason=_reason(form), owner=services.owner)
+    return f"Enqueued a copy of this job: /jobs/{copy.id}"
+
+
 # --- Failure groups ---
 
 
@@ -351,6 +356,7 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
     ("jobs", "release"): PageAction(_release_job, "/jobs/{id}"),
     ("jobs", "discard"): PageAction(_discard_job, "/jobs/{id}"),
     ("jobs", "undiscard"): PageAction(_undiscard_job, "/jobs/{id}"),
+    ("jobs", "rerun"): PageAction(_rerun_job, "/jobs/{id}"),
     ("failures", "mute"): PageAction(_mute_group, "/failures/{id}"),
     ("failures", "resolve"): PageAction(_resolve_group, "/failures/{id}"),
     ("failures", "retry"): PageAction(_retry_group, "/failures/{id}"),

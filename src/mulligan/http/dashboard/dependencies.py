@@ -20,6 +20,7 @@ from mulligan.core.format import (
     format_rate,
     one_line,
 )
+from mulligan.core.ids import shorten_id
 from mulligan.core.job import AttemptRow, Job, split_uses
 from mulligan.core.statistics import FAILED_OUTCOMES
 from mulligan.events.queries import MINUTE, AuditFilter, EventQueries, StatQueries
@@ -222,9 +223,9 @@ def next_change(dependency: Dependency, now: Micros) -> str:
     at = dependency.probe_at or dependency.until
     if at is None or dependency.state != "open":
         return ""
-    event = "next probe" if dependency.probe_at else "closes"
+    event = "next probe" if dependency.probe_at else "up again"
     if to_micros(at) <= now:
-        return f"{event} due now"
+        return f"{event} now"
     return f"{event} in {format_elapsed(now, to_micros(at))}"
 
 
@@ -341,6 +342,7 @@ def _find_last_answer(services: VisitorServices, kinds: str, now: Micros) -> dic
         "code": last.code,
         "at": time_label(last.ended_at, now),
         "job": last.job_id,
+        "short": shorten_id(last.job_id),
         "kind": by_id[last.job_id].kind,
     }
 
@@ -376,4 +378,5 @@ def _change_row(event: Event, now: Micros) -> dict[str, Any]:
         "by": format_actor(event.actor),
         "reason": one_line(str(data.get("reason") or data.get("kind") or ""), 300),
         "job": event.job_id or "",
+        "short": shorten_id(event.job_id or ""),
     }

@@ -14,6 +14,7 @@ from fastapi import Request, Response
 from mulligan.core.durations import Micros, to_micros
 from mulligan.core.event import EventType
 from mulligan.core.format import format_actor
+from mulligan.core.ids import shorten_id
 from mulligan.failures.group_reader import FailureGroup, FailureSample
 from mulligan.failures.groups import (
     DAYS,
@@ -93,6 +94,7 @@ SORTS: Mapping[str, Callable[[FailureGroup], Any]] = {
     "first": lambda group: _newest_first(group.first_seen),
     "last": lambda group: _newest_first(group.last_seen),
 }
+DEAD_JOB_ACTIONS = (("retry", "Retry"), ("discard", "Discard"))
 HELD = Badge("pause", "held", "warn")
 RETRYING = Badge("rotate-cw", "retrying", "busy")
 NO_JOBS = Badge("circle", "no dead jobs", "calm")
@@ -254,6 +256,7 @@ class FailureScreens:
                 "activity": _activity(services, group, kinds, now),
                 "jobs": job_list_rows(services, jobs[:MEMBERS], now, root),
                 "stepper": stepper,
+                "bulk_actions": DEAD_JOB_ACTIONS,
             }
 
         values = await self._renderer.read(request, load)
@@ -441,6 +444,8 @@ def _badge(group: FailureGroup) -> Badge:
     if group.state is GroupState.RECOVERED:
         words = f"recovered {group.recovered:,} of {group.retried:,}"
         return BADGES[group.state]._replace(word=words)
+    if group.state is GroupState.NEW and group.suspect is not None:
+        return BADGES[group.state]._replace(word=f"new in {group.suspect.release}")
     if group.state is GroupState.OPEN and group.retrying and not group.count:
         return RETRYING
     if group.state is GroupState.OPEN and not group.count:
@@ -505,7 +510,7 @@ def _breakdown(
             members = FailureQueries(tx).list_group_members(group.fingerprint, where, BREAKDOWN)
         if services.owner is None:
             parts["Release"] = bars(_deaths_by_release(group))
-            parts["Worker"] = bars(Counter(one.worker for one in members if one.worker))
+            parts["Worker"] = bars(Counter(shorten_id(one.worker) for one in members if one.worker))
         for name, counts in count_arguments(one.payload for one in members).items():
             parts[f"Argument {name}"] = bars(counts, limit=5)
     return [(title, shapes) for title, shapes in parts.items() if shapes]
@@ -595,6 +600,7 @@ def _steps(counts: Sequence[int], ago: str, last: str) -> list[tuple[str, Mappin
 def _sample(sample: FailureSample, title: str, now: Micros, root: str) -> dict[str, Any]:
     return {
         "job": sample.job,
+        "name": shorten_id(sample.job),
         "link": f"{root}/jobs/{sample.job}",
         "at": time_label(to_micros(sample.at), now),
         "evidence": evidence_items(sample.evidence),

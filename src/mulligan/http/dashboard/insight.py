@@ -201,6 +201,7 @@ CHECK_BADGES = {
     WARN: Badge("triangle-alert", "warning", "warn"),
     FAIL: Badge("x", "failed", "bad"),
 }
+DEFAULT_ORIGIN = "default"
 ORDER = (FAIL, WARN, OK)
 
 
@@ -222,14 +223,16 @@ class DoctorScreen:
                 "python": platform.python_version(),
                 "system": platform.platform(),
             }
+            settings = [
+                {**setting, "value": format_setting(setting)}
+                for setting in effective_settings(services.settings)
+            ]
             ranked = sorted(checks, key=lambda check: ORDER.index(check.status))
             return {
                 "facts": versions | facts,
                 "checks": [_check(check) for check in ranked],
-                "settings": [
-                    {**setting, "value": format_setting(setting)}
-                    for setting in effective_settings(services.settings)
-                ],
+                "changed": [one for one in settings if one["origin"] != DEFAULT_ORIGIN],
+                "defaults": [one for one in settings if one["origin"] == DEFAULT_ORIGIN],
             }
 
         values = await self._renderer.read(request, load, shared=True)

@@ -58,12 +58,16 @@ from mulligan.worker.queries import WorkerQueries
 
 # Actions on a job: title and the states that allow it.
 JOB_ACTIONS = {
-    "retry": ("Retry", (State.DEAD, State.PARKED, State.CANCELLED)),
     "release": ("Release", (State.PARKED,)),
+    "retry": ("Retry", (State.DEAD, State.PARKED, State.CANCELLED)),
+    "rerun": ("Run again", (State.SUCCEEDED,)),
     "cancel": ("Cancel", (State.QUEUED, State.RUNNING)),
     "discard": ("Discard", (State.DEAD, State.PARKED)),
     "undiscard": ("Undo discard", (State.CANCELLED,)),
 }
+
+
+ONE_BY_ONE = ("release", "rerun")  # not offered for many jobs
 
 
 class JobScreens:
@@ -329,7 +333,7 @@ def _bulk_actions(text: str, present: AbstractSet[State]) -> list[tuple[str, str
     return [
         (verb, title)
         for verb, (title, allowed) in JOB_ACTIONS.items()
-        if verb != "release" and wanted & set(allowed)
+        if verb not in ONE_BY_ONE and wanted & set(allowed)
     ]
 
 
@@ -553,8 +557,14 @@ def batch_bar(batch: Batch) -> tuple[BarPart, ...]:
 
 def _summary(batch: Batch) -> str:
     counts = batch.counts
-    ended = f"{counts.succeeded:,} succeeded, {counts.dead:,} dead"
-    return f"{ended}, {counts.unfinished:,} of {counts.total:,} unfinished"
+    parts = [f"{counts.succeeded:,} of {counts.total:,} succeeded"]
+    if counts.dead:
+        parts.append(f"{counts.dead:,} dead")
+    if counts.cancelled:
+        parts.append(f"{counts.cancelled:,} cancelled")
+    if counts.unfinished:
+        parts.append(f"{counts.unfinished:,} not finished")
+    return ", ".join(parts)
 
 
 def _state_counts(batch: Batch, root: str) -> list[tuple[str, int, str]]:

@@ -94,11 +94,15 @@ class NotificationScreens:
         )
 
 
-def _alert_link(alert: AlertStatus, measure: str) -> str:
+def alert_link(alert: AlertStatus, measure: str) -> str:
     """Return the page that shows what the alert is about."""
     scope = KEYED_BY.get(measure, "")
     if scope == "dependency":
-        return "/dependencies"
+        return f"/dependencies/{quote(alert.key, safe='')}"
+    if scope == "release":
+        return f"/releases?release={quote(str(alert.evidence.get('release', '')), safe='')}"
+    if scope == "kind":
+        return f"/failures?{urlencode({'filter': f'kind:{alert.key}'})}"
     if scope == "queue":
         return f"/jobs?{urlencode({'filter': f'queue:{alert.key}'})}"
     if measure in GROUPS or alert.rule == SAME_CAUSE:
@@ -123,7 +127,7 @@ def _alert(alert: AlertStatus, measure: str, now: Micros) -> dict[str, Any]:
         "until": optional_time_label(alert.until, now),
         "silenced": optional_time_label(alert.silenced_until, now),
         "evidence": [(name, format_value(value)) for name, value in alert.evidence.items()],
-        "link": _alert_link(alert, measure),
+        "link": alert_link(alert, measure),
     }
 
 

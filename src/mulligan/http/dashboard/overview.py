@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -22,6 +23,7 @@ from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, load_outcomes
 from mulligan.http.dashboard.dependencies import name_dependency, next_change
 from mulligan.http.dashboard.failures import group_row
 from mulligan.http.dashboard.history import operation_row
+from mulligan.http.dashboard.notifications import alert_link
 from mulligan.http.dashboard.queues import format_per_minute
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, root_path, screen
 from mulligan.http.dashboard.view_models import format_count, job_list_row
@@ -38,6 +40,7 @@ class CardAction(NamedTuple):
     title: str
     path: str
     is_form: bool = False
+    fields: tuple[tuple[str, str], ...] = ()  # of the form
 
 
 class Card(NamedTuple):
@@ -67,6 +70,7 @@ class Snapshot(NamedTuple):
     """Everything the overview shows, read at about the same time."""
 
     status: SystemStatus
+    measures: dict[str, str]  # of the alert rules, by name
     outcomes: ColumnChart
     parked: list[tuple[Job, str]]  # with their titles
 
@@ -105,7 +109,9 @@ def _load(services: VisitorServices, window: str) -> Snapshot:
     status = read_status(services, services.owner)
     with services.store.read() as tx:
         outcomes = load_outcomes(tx, status.now, WINDOWS[window])
-    return Snapshot(status, outcomes, _newest_jobs(services, "state:parked"))
+    rules = services.alerts.rules() if status.alerts else []
+    measures = {rule.name: rule.measure for rule in rules}
+    return Snapshot(status, measures, outcomes, _newest_jobs(services, "state:parked"))
 
 
 def _newest_jobs(services: VisitorServices, text: str) -> list[tuple[Job, str]]:
@@ -116,7 +122,7 @@ def _newest_jobs(services: VisitorServices, text: str) -> list[tuple[Job, str]]:
 def _context(snapshot: Snapshot, root: str) -> dict[str, Any]:
     status = snapshot.status
     now = status.now
-    cards = _cards(status)
+    cards = _cards(status, snapshot.measures)
     recovering = [one for one in status.impaired if one.state == "ramping"]
     return {
         "cards": cards[:MAX_CARDS],
@@ -136,7 +142,7 @@ def _context(snapshot: Snapshot, root: str) -> dict[str, Any]:
 # --- Cards ---
 
 
-def _cards(status: SystemStatus) -> list[Card]:
+def _cards(status: SystemStatus, measures: Mapping[str, str]) -> list[Card]:
     """Return what is broken, the worst first, then the alerts that this has caused.
 
     Causes have their own table; a card is only for those that regressed.
@@ -158,7 +164,9 @@ def _cards(status: SystemStatus) -> list[Card]:
             cards.append(_queue_card(queues[problem.name]))
         elif problem.what == "cause" and groups[problem.name].state is GroupState.REGRESSED:
             cards.append(_regressed_card(groups[problem.name], now))
-    return [*cards, *(_alert_card(alert, now) for alert in status.alerts)]
+    for alert in status.alerts:
+        cards.append(_alert_card(alert, measures.get(alert.rule, ""), now))
+    return cards
 
 
 def _no_worker_card(status: SystemStatus) -> Card:
@@ -209,18 +217,27 @@ def _queue_card(queue: Queue) -> Card:
     return Card("warn", "pause", f"Queue {queue.name}", text, detail, actions=(resume,))
 
 
-def _alert_card(alert: AlertStatus, now: Micros) -> Card:
+def _alert_card(alert: AlertStatus, measure: str, now: Micros) -> Card:
     tone = "bad" if alert.severity == "page" else "warn"
     age = _age(alert.since, now)
-    show = CardAction("Show", "/alerts")
-    if alert.rule == "release_worse":
-        show = CardAction("Show release", _release_path(alert))
+    link = alert_link(alert, measure)
+    if measure == "release_worse":
+        kind = str(alert.evidence["kind"])
+        text = alert.summary.removeprefix(kind)
+        return Card(tone, "tag", kind, text, age=age, actions=_release_actions(alert, link))
+    show = CardAction("Show", link)
     return Card(tone, "bell", "", alert.summary, age=age, actions=(show,))
 
 
-def _release_path(alert: AlertStatus) -> str:
-    release = str(alert.evidence.get("release", ""))
-    return f"/releases?release={quote(release, safe='')}"
+def _release_actions(alert: AlertStatus, link: str) -> tuple[CardAction, ...]:
+    """Return the actions for a kind that fails more under a release: look, and hold it there."""
+    show = CardAction("Show release", link)
+    if alert.action:  # the alert has held it already
+        return (show,)
+    release = str(alert.evidence["release"])
+    path = f"/releases/{quote(release, safe='')}/hold"
+    fields = (("kind", str(alert.evidence["kind"])),)
+    return (show, CardAction(f"Hold in {release}", path, is_form=True, fields=fields))
 
 
 def _regressed_card(group: FailureGroup, now: Micros) -> Card:
@@ -230,7 +247,7 @@ def _regressed_card(group: FailureGroup, now: Micros) -> Card:
         "bad",
         "undo-2",
         one_line(group.title, MAX_DETAIL),
-        f"is back after its repair · {group.count:,} dead {noun}",
+        f"has regressed after its repair · {group.count:,} dead {noun}",
         age=_age(group.last_seen, now, "last "),
         actions=(show,),
     )
@@ -275,7 +292,7 @@ def _times(rate: Rate) -> str:
 
 
 def _retrying_tile(status: SystemStatus) -> Tile:
-    note = "no retry is due"
+    note = "due now" if status.retrying else "none"
     if status.next_retry is not None:
         note = f"next in {format_elapsed(status.now, to_micros(status.next_retry))}"
     link = "/jobs?filter=phase:backing_off"

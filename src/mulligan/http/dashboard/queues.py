@@ -12,7 +12,7 @@ from fastapi import Request, Response
 
 from mulligan.app.status import NO_FLOW, Flow, FlowKey, Quantiles, read_depths, read_flows
 from mulligan.core.durations import Micros, to_micros
-from mulligan.core.format import format_actor, format_duration, format_elapsed
+from mulligan.core.format import format_actor, format_duration, format_elapsed, format_size
 from mulligan.core.ids import shorten_id
 from mulligan.guards.gate_status import KindStatus, Queue
 from mulligan.guards.queries import GuardQueries, RunningGroup
@@ -33,7 +33,7 @@ from mulligan.storage.base import Transaction
 from mulligan.worker.service import WorkerStatus, worker_statuses
 
 UPCOMING = 3  # times of a schedule
-MAX_RUNS = 12  # of a schedule
+MAX_RUNS = 10  # of a schedule
 DEPTH_MINUTES = 60
 MAX_GROUPS = 500  # of running jobs
 MAX_HOLDERS = 3  # kinds that a sentence names
@@ -292,6 +292,7 @@ def worker_row(worker: WorkerStatus, now: Micros) -> dict[str, Any]:
         "pid": row.pid,
         "running": worker.running,
         "concurrency": row.concurrency,
+        "memory": format_size(row.memory) if row.memory else "–",
         "kinds": len(json.loads(row.kinds)),
         "release": row.release,
         "last_heartbeat": time_label(row.renewed_at, now),

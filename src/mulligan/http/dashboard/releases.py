@@ -124,7 +124,7 @@ def _cause(cause: CauseComparison, root: str) -> dict[str, Any]:
         "title": cause.title or cause.code,
         "link": f"{root}/failures/{quote(cause.fingerprint)}",
         "kinds": ", ".join(cause.kinds),
-        "after": f"{cause.after:,}",
+        "after": "1 death" if cause.after == 1 else f"{cause.after:,} deaths",
         "before": "new" if cause.is_new else f"{cause.before:,} before",
     }
 

@@ -276,11 +276,11 @@ class Renderer:
 
 
 def _split_link(request: Request, text: str) -> tuple[str, str]:
-    """Split a message that ends with the address of a status page. Make the address absolute."""
+    """Split a message that ends with an address of ours. Make the address absolute."""
     start, _, last = text.rpartition(" ")
     if last.startswith(("http://", "https://")):
         return start, last
-    if last.startswith("/status/"):
+    if last.startswith(("/status/", "/jobs/")):
         base = str(request.base_url).rstrip("/")
         return start, f"{base}{root_path(request)}{last}"
     return text, ""

@@ -153,7 +153,7 @@ def job_list_rows(
 def job_list_row(job: Job, title: str, now: Micros, root: str) -> JobListRow:
     """Build the row of a job for a table."""
     code = ""
-    if job.error is not None:
+    if job.error is not None and job.state is not State.RUNNING:
         code = str(job.error.get("code", ""))
     return JobListRow(
         id=job.id,
@@ -197,6 +197,12 @@ def without_advice(why: str) -> str:
     return _ADVICE.sub("", why)
 
 
+def _failure_before(job: Job) -> str:
+    """Name the code with which the attempt before the running one failed."""
+    code = "" if job.error is None else str(job.error.get("code", ""))
+    return f"after {code}" if code else ""
+
+
 _SINCE = re.compile(r" since \S+ \S+ UTC")
 
 
@@ -210,7 +216,7 @@ def _short_why(job: Job) -> str:
     if job.phase in {"backing_off", "scheduled"}:
         return job.why.rpartition("; ")[0] or job.why
     if job.phase == "running":
-        return job.progress_message
+        return job.progress_message or _failure_before(job)
     # A hold: what closes it, without since when and what an operator may type.
     return _SINCE.sub("", job.why.partition(";")[0])
 
@@ -252,6 +258,7 @@ def _event_text(event: Event) -> str:
     if event.type == EventType.JOB_STARTED:
         return f"Attempt {event.attempt} started."
     text = describe_event(event).removeprefix(f"{event.data.get('kind', '')} ")
+    text = text.removeprefix("was ").removeprefix("is ")
     return text[:1].upper() + text[1:]
 
 
@@ -407,27 +414,36 @@ def _pretty_json(value: Any) -> str:
 
 # --- Events ---
 
-# Fields of an event's data that name its subject, if it has no job.
-SUBJECT_FIELDS = (
-    "queue",
-    "dependency",
-    "kind",
-    "fingerprint",
-    "operation",
-    "schedule",
-    "worker",
-    "subscription",
-    "alert",
-    "rule",
-)
+# Fields of an event's data that name its subject, if it has no job, and where the subject is shown.
+SUBJECT_FIELDS = {
+    "queue": "/jobs?filter=queue:{}",
+    "dependency": "/dependencies/{}",
+    "kind": "/jobs?filter=kind:{}",
+    "fingerprint": "/failures/{}",
+    "operation": "/operations/{}",
+    "schedule": "/schedules",
+    "worker": "/queues#workers",
+    "subscription": "/notifications",
+    "alert": "/alerts",
+    "rule": "/alerts",
+}
+SUBJECTS_WITH_IDS = frozenset({"operation", "worker", "subscription"})
 UNCHANGED_FIELDS = ("reason", "actor")  # shown elsewhere, so not as a change
 PLAUSIBLE_TIMES = range(10**15, 10**16)  # microseconds since 1970: years 2001 to 2286
+
+
+class EventSubject(NamedTuple):
+    """The object that an event is about, as a link. Long ids are shortened."""
+
+    text: str = ""
+    short_id: str = ""
+    link: str = ""
+    title: str = ""
 
 
 def event_row(event: Event, now: Micros | None = None) -> dict[str, Any]:
     """Build the row of an event for a table. With `now`, it also has the time relative to it."""
     data = event.data
-    batch_id = None if event.job_id else event.batch_id
     return {
         "id": event.id,
         "at": format_time(event.at),
@@ -438,22 +454,36 @@ def event_row(event: Event, now: Micros | None = None) -> dict[str, Any]:
         "attempt": event.attempt,
         "actor": event.actor,
         "job": event.job_id,
-        "batch": batch_id,
-        "subject": _subject(data),
+        "subject": _subject(event),
         "owner": event.owner,
         "details": _event_details(data),
     }
 
 
-def _subject(data: Mapping[str, Any]) -> str:
-    for name in SUBJECT_FIELDS:
-        if data.get(name):
-            return str(data[name])
-    return ""
+def _subject(event: Event) -> EventSubject:
+    data = event.data
+    if event.job_id:
+        kind = str(data.get("kind") or "job")
+        return EventSubject(kind, shorten_id(event.job_id), f"/jobs/{event.job_id}", event.job_id)
+    if event.batch_id:
+        name = str(data.get("name") or "batch")
+        link = f"/batches/{event.batch_id}"
+        return EventSubject(name, shorten_id(event.batch_id), link, event.batch_id)
+    for field, path in SUBJECT_FIELDS.items():
+        if data.get(field):
+            name = str(data[field])
+            link = path.format(quote(name, safe=""))
+            if field in SUBJECTS_WITH_IDS:
+                return EventSubject(field, shorten_id(name), link, name)
+            return EventSubject(name, "", link, field)
+    return EventSubject()
 
 
 def _event_details(data: Mapping[str, Any]) -> str:
-    values = [data.get(name) for name in ("code", "reason", "choice")]
+    reason = data.get("reason")
+    if reason == Ended.RETURNED:  # the type of the event says so
+        reason = ""
+    values = [data.get("code"), reason, data.get("choice")]
     return " · ".join(str(value) for value in values if value)
 
 

@@ -469,6 +469,7 @@ CREATE TABLE {p}pruned (
 -- lock_path, _dev, _ino   the file that the worker keeps locked while it is alive
 -- drain_reason            reason of a request to finish its jobs and exit, else NULL
 -- renewing                how long the last renewals came without a gap, by the worker's monotonic clock
+-- memory                  resident bytes of the worker and its runners at the last renewal
 CREATE TABLE {p}worker (
   id           TEXT COLLATE "C" PRIMARY KEY,
   host         TEXT NOT NULL,
@@ -489,7 +490,8 @@ CREATE TABLE {p}worker (
   release      TEXT NOT NULL DEFAULT '',
   draining     BOOLEAN NOT NULL DEFAULT false,
   drain_reason TEXT,
-  renewing     BIGINT NOT NULL DEFAULT 0
+  renewing     BIGINT NOT NULL DEFAULT 0,
+  memory       BIGINT NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 -- Sweep: list the open workers. Not by renewed_at: then every renewal would write index entries.

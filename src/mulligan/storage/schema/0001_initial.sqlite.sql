@@ -313,6 +313,7 @@ CREATE TABLE {p}pruned (
 -- lock_path, _dev, _ino   the file that the worker keeps locked while it is alive
 -- drain_reason            reason of a request to finish its jobs and exit, else NULL
 -- renewing                how long the last renewals came without a gap, by the worker's monotonic clock
+-- memory                  resident bytes of the worker and its runners at the last renewal
 CREATE TABLE {p}worker (
   id           TEXT PRIMARY KEY,
   host         TEXT NOT NULL,
@@ -333,7 +334,8 @@ CREATE TABLE {p}worker (
   release      TEXT NOT NULL DEFAULT '',
   draining     INTEGER NOT NULL DEFAULT 0,
   drain_reason TEXT,
-  renewing     INTEGER NOT NULL DEFAULT 0
+  renewing     INTEGER NOT NULL DEFAULT 0,
+  memory       INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- Sweep: list the open workers. Not by renewed_at: then every renewal would write index entries.

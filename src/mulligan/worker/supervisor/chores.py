@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import threading
 import time
@@ -38,6 +39,7 @@ from mulligan.steps.rules import ClosedGate
 from mulligan.storage.base import Store
 from mulligan.worker import liveness, upkeep
 from mulligan.worker.job_log import SweepResult, log_sweep
+from mulligan.worker.liveness import tree_memory
 from mulligan.worker.protocol import HookFault
 from mulligan.worker.queries import Renewal, WorkerQueries, boot_id
 
@@ -136,8 +138,11 @@ class Chores:
     def renew(self, worker: str, draining: bool) -> Renewal:  # noqa: FBT001 - called through an executor
         """Renew the lease of all jobs of this worker."""
         renewing = round((self._renewed - self._unbroken_since) * SECOND)  # up to the last one
+        memory = tree_memory(os.getpid())
         with self._store.begin() as tx:
-            renewal = WorkerQueries(tx).renew_worker(worker, draining=draining, renewing=renewing)
+            renewal = WorkerQueries(tx).renew_worker(
+                worker, draining=draining, renewing=renewing, memory=memory
+            )
         now = time.monotonic()
         if now - self._renewed > self.settings.worker.lease / 2:
             self._unbroken_since = now
