@@ -53,7 +53,7 @@ def run_contract(python: Path | str, environ: dict[str, str], *names: str) -> No
 @pytest.mark.processes
 @pytest.mark.timeout(TIMEOUT + 10)
 def test_the_backend_keeps_what_django_promises(environ: dict[str, str]) -> None:
-    run_contract(sys.executable, environ, "Enqueued", "Run.", "Dashboard")
+    run_contract(sys.executable, environ, "Enqueued", "Run.", "Dashboard", "Settings")
 
 
 @pytest.mark.processes

@@ -7,7 +7,7 @@ each change: test runners rename the database.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from mulligan.app.mulligan import Mulligan
 from mulligan.integrations.django.connections import attempt_connections
+from mulligan.retries.policy import Policy
 from mulligan.storage import open_store
 
 DEFAULT_BACKEND = "default"
@@ -52,13 +53,20 @@ class BackendOptions(NamedTuple):
     database: str | None = DEFAULT_DB_ALIAS  # whose transactions an enqueue joins
     url: str | None = None  # of Mulligan's database, if it is another one than Django's
     settings: Mapping[str, Any] = {}  # of Mulligan
-    policy: Any = None  # of tasks without one
+    policy: Policy | None = None  # of tasks without one
     modules: tuple[str, ...] = ("tasks",)  # of each installed app, to find tasks in
 
     @property
     def joins(self) -> bool:
         """True if jobs and rows are in one database, so that one transaction writes both."""
         return self.url is None and self.database is not None
+
+
+OPTION_TYPES = {
+    "settings": (Mapping, "mapping"),
+    "policy": (Policy | None, "Policy"),
+    "modules": (Sequence, "list"),
+}
 
 
 def read_options(alias: str, options: Mapping[str, Any]) -> BackendOptions:
@@ -69,6 +77,11 @@ def read_options(alias: str, options: Mapping[str, Any]) -> BackendOptions:
             message = f"TASKS[{alias!r}]: OPTIONS has no {name!r}. It may have {known}."
             raise ImproperlyConfigured(message)
     found = BackendOptions(**options)
+    for name, (expected, noun) in OPTION_TYPES.items():
+        value = getattr(found, name)
+        if not isinstance(value, expected) or isinstance(value, str):
+            message = f"TASKS[{alias!r}]: OPTIONS[{name!r}] must be a {noun}, not {value!r:.80}"
+            raise ImproperlyConfigured(message)
     if found.database is not None and found.database not in connections:
         message = (
             f"TASKS[{alias!r}]: OPTIONS['database'] is {found.database!r}, which is not in "

@@ -37,6 +37,8 @@ class MulliganTask(Task):  # type: ignore[misc]  # Django is not typed
     cost: float | None = field(default=None, hash=False, repr=False)
     editable: str | Sequence[str] = field(default=(), hash=False, repr=False)
     index: str | Sequence[str] = field(default=(), hash=False, repr=False)
+    version: int = field(default=1, hash=False, repr=False)
+    upcast: Mapping[int, Any] | None = field(default=None, hash=False, repr=False)
     # Of the task, or of one enqueue: `send.using(timeout=60)`.
     policy: Policy | None = field(default=None, hash=False, repr=False)
     max_attempts: int | None = field(default=None, hash=False, repr=False)

@@ -521,13 +521,6 @@ class Workers(TransactionTestCase):
         self.assertEqual((result.attempts, len(set(result.worker_ids))), (2, 2))
         self.assertEqual([one.exception_class for one in result.errors], [AttemptFailed])
 
-    def test_wrong_commands_are_explained(self) -> None:
-        wrong = manage("mulligan", "--backend", "none", "worker")
-        self.assertEqual(wrong.returncode, 2)
-        self.assertIn("no backend 'none' of Mulligan in TASKS", wrong.stderr)
-        unknown = manage("mulligan", "wrk")
-        self.assertIn("Did you mean 'worker'?", unknown.stderr)
-
     def wait_for(self, result: Any, status: Any) -> None:
         def reached() -> bool:
             result.refresh()
