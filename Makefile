@@ -23,7 +23,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 $(shell [ "$$(cat $(STAMP) 2>/dev/null)" = "$(CURDIR)" ] && $(BIN)/python -c '' 2>/dev/null \
 	|| { [ ! -e $(STAMP) ] || rm -rf $(VENV); })
 
-.PHONY: help venv demo test pythons lint types imports docs check slow mutants simulate all audit bench storm points format pictures constraints clean
+.PHONY: help venv demo test pythons djangos lint types imports docs check slow mutants simulate all audit bench storm points format pictures constraints clean
 .DELETE_ON_ERROR:
 
 help: ## list the commands
@@ -82,10 +82,27 @@ pythons: ## run the tests on every installed Python of PYTHONS='3.11 3.12 3.13'
 	$(MAKE) test VENV=build/python$$version PYTHON="$$found" || failed="$$failed $$version"; \
 	done; [ -z "$$failed" ] || { echo "failed on Python$$failed"; exit 1; }
 
+# Each version of Django has an environment in build/. Django 6 needs Python 3.12.
+DJANGOS ?= 6.0:3.12 6.1:3.13
+
+djangos: $(STAMP) ## run the contract with Django on DJANGOS='6.0:3.12 6.1:3.13'
+	@for pair in $(DJANGOS); do \
+	django=$${pair%%:*}; version=$${pair##*:}; folder=build/django$$django; \
+	found=; for python in python$$version $(PYENV)/$$version.*/bin/python3; do \
+	"$$python" -c '' 2>/dev/null && found=$$python; done; \
+	if [ -z "$$found" ]; then echo "Python $$version is not installed: Django $$django skipped"; continue; fi; \
+	[ -e $$folder/.stamp ] || { echo "creating $$folder"; rm -rf $$folder; "$$found" -m venv $$folder \
+	&& $$folder/bin/python -m pip install -q --disable-pip-version-check hatchling \
+	&& $$folder/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[web,postgres]' "django~=$$django.0" \
+	&& touch $$folder/.stamp; } || exit 1; \
+	done
+	$(RUN) pytest tests/integrations/test_django.py -m slow -n $(PROCESS_WORKERS) --timeout 900 -o faulthandler_timeout=890 $(ARGS)
+
 all: ## run everything: check, test on all Pythons, test without accelerators, slow
 	$(MAKE) check
 	$(MAKE) pythons
 	MULLIGAN_WORKER__FAST=false $(MAKE) test
+	$(MAKE) djangos
 	$(MAKE) slow
 
 bench: $(STAMP) ## compare with other job systems (docs/contributors/performance.md); one to two hours, or ARGS='drain'

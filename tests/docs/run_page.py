@@ -5,12 +5,14 @@ A block that begins with `# name.py` (or another file name, also with a folder) 
 `print(…)  # output` at the left margin must print exactly that. In ```console blocks each line that
 begins with `$ ` is run in one shell, and the lines below it must appear in its output, in order. `…`
 matches anything. A command that serves (worker, up, web, demo, or a web server) runs in the background
-until the end of the page. Port 8000 is replaced by a free one.
+until the end of the page. Port 8000 is replaced by a free one, and `django.tasks` by its backport on a
+Django without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import random
@@ -107,9 +109,16 @@ def main() -> None:
     try:
         port = free_port()
         for block in blocks(page):
-            run_block(block._replace(text=block.text.replace(PORT, port)), page, names, shell)
+            text = block.text.replace(PORT, port).replace("django.tasks", tasks_module())
+            run_block(block._replace(text=text), page, names, shell)
     finally:
         shell.close()
+
+
+def tasks_module() -> str:
+    """Return where this Django has its task API."""
+    found = importlib.util.find_spec("django") and importlib.util.find_spec("django.tasks")
+    return "django.tasks" if found else "django_tasks"
 
 
 def run_block(block: Block, page: Path, names: dict[str, Any], shell: Shell) -> None:

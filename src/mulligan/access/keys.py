@@ -268,6 +268,7 @@ class Visitor:
     actor: str  # in the events of their actions
     csrf: str  # token that every form must carry
     key_id: str = ""  # the key they signed in with; empty: by a link
+    is_hosted: bool = False  # signed in to the site that the dashboard is mounted in
 
     @property
     def owner(self) -> str | None:

@@ -90,9 +90,12 @@ class Listener:
         matches: Callable[[Event], bool],
         jobs: tuple[str, ...] = (),
         session: str = "",
+        holder: str = "",
     ) -> None:
         self.key = key
         self.session = session  # hash of a dashboard session; empty for API streams
+        # The key, session or user of the site around us that the stream is counted against.
+        self.holder = holder or key or session
         self.owner = owner
         self.matches = matches
         self.jobs = jobs  # jobs whose progress it follows
@@ -100,11 +103,6 @@ class Listener:
         self.overflowed = False  # too many were pending: the stream must read the log
         self.available = asyncio.Event()
         self.ended = asyncio.Event()
-
-    @property
-    def holder(self) -> str:
-        """The key or the session that the stream is counted against."""
-        return self.key or self.session
 
     def offer(self, item: SharedEvent | bytes) -> None:
         """Queue an event or a frame. If too many wait, drop them all and mark the overflow."""

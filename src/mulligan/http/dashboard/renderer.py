@@ -170,6 +170,10 @@ class Renderer:
 
     async def visitor(self, request: Request) -> Visitor:
         """Return the visitor of a request, or raise NotSignedIn."""
+        hosted = sessions.hosted_visitor(request)
+        if hosted is not None:
+            request.state.visitor = hosted
+            return hosted
         token = sessions.session_token(request)
         if not token:
             raise NotSignedIn
@@ -392,11 +396,13 @@ class LiveStream:
 
     async def listen(self, request: Request) -> Response:
         visitor = await self._renderer.visitor(request)
+        session = "" if visitor.is_hosted else hash_token(sessions.session_token(request))
         listener = Listener(
             visitor.key_id,
             visitor.owner,
             build_owner_filter(visitor.owner),
-            session=hash_token(sessions.session_token(request)),
+            session=session,
+            holder=visitor.actor if visitor.is_hosted else "",
         )
         replay = EventReplay(self._hub, listener, None, private=False)
         self._hub.register(listener)

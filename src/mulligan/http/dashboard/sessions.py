@@ -30,6 +30,11 @@ class NotAllowed(Exception):
     """The visitor may not do this."""
 
 
+# Key of the ASGI scope in which a site that mounts the dashboard passes its signed-in user.
+# A client cannot set it.
+HOSTED_VISITOR = "mulligan.visitor"
+
+
 class CookieSettings(TypedDict):
     """Attributes of our cookies."""
 
@@ -53,6 +58,12 @@ class Flash(NamedTuple):
 def session_token(request: Request) -> str:
     """Return the session token of the cookie, or an empty string."""
     return request.cookies.get(_cookie_name(request), "")
+
+
+def hosted_visitor(request: Request) -> Visitor | None:
+    """Return the visitor that the site around the dashboard has signed in; None: there is none."""
+    visitor: Visitor | None = request.scope.get(HOSTED_VISITOR)
+    return visitor
 
 
 def set_session(request: Request, response: Response, token: str) -> None:

@@ -143,10 +143,15 @@ class Context:
     @property
     def last_attempt(self) -> bool:
         """True if one more failure of class unknown would end this job. A hint only."""
+        return self.ends_after(Cls.UNKNOWN)
+
+    def ends_after(self, cls: Cls) -> bool:
+        """Return whether one more failure of a class would end this job. A hint only."""
         policy = self._host.policies.for_job(self.lease)
-        forbidden = not policy.allows_class(Cls.UNKNOWN) or policy.retry_unknown is False
-        cap = policy.class_limit(Cls.UNKNOWN)
-        used_up = cap is not None and parse_counts(self.lease.counts).for_class(Cls.UNKNOWN) >= cap
+        cap = policy.class_limit(cls)
+        used_up = cap is not None and parse_counts(self.lease.counts).for_class(cls) >= cap
+        forbidden = cls is Cls.UNKNOWN and policy.retry_unknown is False
+        forbidden = forbidden or not policy.allows_class(cls)
         return forbidden or used_up or self.lease.failures >= policy.max_retries
 
     @property
