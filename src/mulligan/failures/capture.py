@@ -37,6 +37,8 @@ MAX_JOB_FRAMES = 8
 
 _STDLIB_PATHS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _STDLIB = tuple(f"{path}/" for path in _STDLIB_PATHS if not path.endswith("-packages"))
+# Job queues whose workers call the job: their frames are not the job's.
+_HOST_QUEUES = frozenset({"billiard", "celery", "dramatiq", "rq"})
 _MULLIGAN = f"{Path(__file__).parents[1]}/"
 
 
@@ -48,7 +50,7 @@ class _CodeLocation(NamedTuple):
     function: str
     name: str  # module:function
     package: str  # top-level package
-    is_internal: bool  # of Python or Mulligan, so never a frame of the job
+    is_internal: bool  # of Python, Mulligan or another job queue, so never a frame of the job
     is_installed: bool  # in site-packages: a library, or the app itself
 
 
@@ -71,13 +73,15 @@ def _describe_code(code: CodeType, module: object) -> _CodeLocation:
     is_installed = "/site-packages/" in path or "/dist-packages/" in path
     is_stdlib = not is_installed and path.startswith(_STDLIB)
     module_name = module if type(module) is str else "?"
+    package = module_name.partition(".")[0]
+    is_host = is_installed and package in _HOST_QUEUES
     return _CodeLocation(
         code=code,
         file=f"  {safe_text(path, 500)}:",
         function=f" in {safe_text(code.co_name, 300)}",
         name=safe_text(f"{module_name}:{code.co_qualname}", 300),
-        package=module_name.partition(".")[0],
-        is_internal=is_stdlib or path.startswith((_MULLIGAN, "<frozen ")),
+        package=package,
+        is_internal=is_stdlib or is_host or path.startswith((_MULLIGAN, "<frozen ")),
         is_installed=is_installed,
     )
 
