@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -20,7 +21,7 @@ from typing import Any
 from mulligan.core.attempt import Decision, Ended, Ending, Lease, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.ids import host_worker_id
-from mulligan.core.job import AttemptRow, JobRow, NewJob, State, WorkerRow
+from mulligan.core.job import JobRow, NewJob, State, WorkerRow
 from mulligan.guards.observer import DependencyObserver
 from mulligan.integrations.bridge.report import ORDER, RunEnd, TaskReport
 from mulligan.jobs.queries import JobQueries, Move
@@ -33,6 +34,7 @@ from mulligan.worker.settle import SettleContext, settle
 log = logging.getLogger("mulligan.bridge")
 
 LEASE = 60 * SECOND  # of a worker that exists for one transaction
+ORDER_GRACE = 3 * SECOND  # how long a report waits for that of an earlier run
 ALL_STATES = tuple(State)  # in which the id of a task identifies its job
 
 
@@ -61,7 +63,7 @@ def record(
     """Record a report. Return also the decision, if one was made."""
     with store.begin() as tx:
         row = _find_job(tx, context.new_job)
-        refusal = _check(tx, row, report)
+        refusal = _check(tx, row, report, in_order=context.observer is None)
         if refusal is not None:
             return refusal, None
         if row is None:
@@ -95,29 +97,51 @@ def _load_job(tx: Transaction, job_id: str) -> JobRow:
 # --- May it be recorded? ---
 
 
-def _check(tx: Transaction, row: JobRow | None, report: TaskReport) -> Recorded | None:
+def _check(
+    tx: Transaction, row: JobRow | None, report: TaskReport, *, in_order: bool
+) -> Recorded | None:
     """Return why nothing is recorded; None if the report is to be recorded."""
     if row is None:
-        return Recorded.IGNORED if report.end is RunEnd.SUCCEEDED else None
+        if report.end is RunEnd.SUCCEEDED:
+            return Recorded.IGNORED
+        return Recorded.BUSY if in_order and _is_early(report, []) else None
     if row.state in {State.SUCCEEDED, State.CANCELLED}:
         return Recorded.KNOWN
-    if _is_known(row, report, JobQueries(tx).list_attempts(row.id)):
+    known = [
+        (attempt.generation, json.loads(attempt.private or "{}").get("bridge", {}))
+        for attempt in JobQueries(tx).list_attempts(row.id)
+    ]
+    if _is_known(row, report, known):
         return Recorded.KNOWN
-    return Recorded.BUSY if row.state == State.RUNNING else None
+    generation = _generation(report, row)
+    runs = [one["run"] for number, one in known if number == generation and "run" in one]
+    if row.state == State.RUNNING or (in_order and _is_early(report, runs)):
+        return Recorded.BUSY
+    return None
 
 
-def _is_known(row: JobRow, report: TaskReport, attempts: list[AttemptRow]) -> bool:
+def _is_known(
+    row: JobRow, report: TaskReport, known: Iterable[tuple[int, Mapping[str, Any]]]
+) -> bool:
     """True if this report or a later one of the same task was recorded."""
     rank = _rank(report, row)
-    for attempt in attempts:
-        known = json.loads(attempt.private or "{}").get("bridge", {})
-        if known.get("report") == report.id:
+    for generation, one in known:
+        if one.get("report") == report.id:
             return True
-        if rank is not None and "run" in known:
-            end = ORDER.index(RunEnd(known["end"]))
-            if rank <= (attempt.generation, known["run"], end):
+        if rank is not None and "run" in one:
+            if rank <= (generation, one["run"], ORDER.index(RunEnd(one["end"]))):
                 return True
     return False
+
+
+def _is_early(report: TaskReport, runs: Collection[int]) -> bool:
+    """True if the report of the run before this one may still be on its way.
+
+    A host that runs a task again at once may report the second run first.
+    """
+    if report.run is None or report.run < 1 or report.run - 1 in runs:
+        return False
+    return time.time_ns() // 1000 - report.at < ORDER_GRACE
 
 
 def _rank(report: TaskReport, row: JobRow) -> tuple[int, int, int] | None:
