@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery, signals
+from celery import Celery
 
 from mulligan import Fixed, Mulligan, Policy, State
 from mulligan.integrations.celery import attach
@@ -18,6 +18,7 @@ from support.bridge_tools import (
     celery_on_files,
     celery_worker,
     only_job,
+    restored_signals,
     wait_until_delivered,
 )
 from support.waiting import until
@@ -26,21 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
-def _disconnect() -> Iterator[None]:
-    """Forget the signals of a test: they are global in Celery."""
-    all_signals = (
-        signals.task_failure,
-        signals.task_retry,
-        signals.task_success,
-        signals.task_unknown,
-        signals.worker_ready,
-        signals.worker_init,
-    )
-    before = [[*signal.receivers] for signal in all_signals]
-    yield
-    for signal, receivers in zip(all_signals, before, strict=True):
-        signal.receivers = receivers
-        signal.sender_receivers_cache.clear()
+def _restored_signals() -> Iterator[None]:
+    with restored_signals():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.contrib.testing.worker import start_worker
 
 from mulligan import Job, Mulligan
@@ -67,3 +67,22 @@ def celery_worker(app: Celery) -> Iterator[Any]:
         app, pool="solo", perform_ping_check=False, shutdown_timeout=30, loglevel="ERROR"
     ) as worker:
         yield worker
+
+
+SIGNALS = (
+    signals.task_failure,
+    signals.task_retry,
+    signals.task_success,
+    signals.worker_init,
+    signals.worker_ready,
+)
+
+
+@contextmanager
+def restored_signals() -> Iterator[None]:
+    """Forget the receivers of the block: signals are global in Celery."""
+    before = [[*signal.receivers] for signal in SIGNALS]
+    yield
+    for signal, receivers in zip(SIGNALS, before, strict=True):
+        signal.receivers = receivers
+        signal.sender_receivers_cache.clear()

@@ -128,9 +128,10 @@ def _is_known(
     for generation, one in known:
         if one.get("report") == report.id:
             return True
-        if rank is not None and "run" in one:
-            if rank <= (generation, one["run"], ORDER.index(RunEnd(one["end"]))):
-                return True
+        if rank is None or "run" not in one:
+            continue
+        if rank <= (generation, one["run"], ORDER.index(RunEnd(one["end"]))):
+            return True
     return False
 
 
