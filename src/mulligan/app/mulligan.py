@@ -230,6 +230,7 @@ class Mulligan(AppServices):
 
     def manifest(self, app: str = "") -> Manifest:
         """Return the app as data. `app`: its name, unless it was given one."""
+        self.registry.declare_late()
         return self.registry.manifest(
             self.name or app,
             self.settings.release or find_release(self.registry.source_files),
@@ -808,6 +809,7 @@ class Mulligan(AppServices):
     # -- run --------------------------------------------------------------------------------------
     def run_inline(self, *, until_idle: bool = True, seed: int | None = None) -> int:
         """Run due jobs in this process, one at a time. Return the number of attempts."""
+        self.registry.declare_late()
         built_from = (self.store, self.settings, self.registry.version, self.rules.version)
         # Taken out while it runs: another thread that runs jobs at the same time builds its own.
         kept, self._idle_inline = self._idle_inline, None

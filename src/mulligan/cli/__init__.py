@@ -158,6 +158,10 @@ COMMANDS = {
         "mulligan.cli.policy:policy",
         "Show retry policies, test classification, backtest rules.",
     ),
+    "import": LazyCommand(
+        "mulligan.cli.imports:import_schedules",
+        "Print schedules of Celery beat, APScheduler or RQ as declarations.",
+    ),
     "schedules": LazyCommand(
         "mulligan.cli.schedules:schedules",
         "List, preview, pause, resume and run schedules.",

@@ -104,6 +104,7 @@ class Ground(StrEnum):
     OTHER_RELEASE = "other_release"  # only another release accepts the payload; not charged
     # The job is dead.
     FINAL = "final"  # the handler declared the failure final
+    HOST_GAVE_UP = "host_gave_up"  # another job queue ran it and does not run it again
     RETRIES_DISABLED = "retries_disabled"  # retry.enabled
     CLASS_EXCLUDED = "class_excluded"  # retry.only
     CLASS_NOT_RETRYABLE = "class_not_retryable"
@@ -189,6 +190,7 @@ class Outcome(NamedTuple):
     interrupted: bool = False  # released after the handler was called: what it did is unknown
     suspect: bool = True  # if the process was lost: this attempt may have caused it
     queue: str = ""  # the handler moves the job to this queue
+    host: str = ""  # another job queue ran the attempt and has decided
     log: AttemptLog | None = None  # no decision depends on it
     step: StepFailure | None = None
     unused_steps: tuple[str, ...] = ()  # recorded, and not called by an attempt that returned

@@ -342,6 +342,18 @@ class Retry(OutcomeRequest):
         return str(self.reason)
 
 
+class HandedOver(OutcomeRequest):
+    """Another queue runs the job now, and a bridge records the outcome. Not charged.
+
+    `wait`: seconds until the handler is called again, if no outcome was recorded before.
+    """
+
+    def __init__(self, wait: float, reason: str) -> None:
+        self.wait = wait
+        self.reason = reason
+        super().__init__(wait, reason)
+
+
 class Snooze(OutcomeRequest):
     """Run the job later (at least a second), not counted as a failure.
 

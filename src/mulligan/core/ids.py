@@ -26,6 +26,16 @@ _lock = threading.Lock()
 _last = 0
 
 
+def host_worker_id(host: str, name: str) -> str:
+    """Return a worker id for an attempt that another job queue ran: "celery:box:h8n2vg"."""
+    return f"{host}:{name}"
+
+
+def is_host_worker(worker: str) -> bool:
+    """True for the id of a worker of another job queue, which starts attempts when it wants."""
+    return ":" in worker
+
+
 def shorten_id(job_id: str) -> str:
     """Return a short form for people: "…h8n2vg". Commands accept it."""
     return CUT_MARK + job_id[-SHORT_LENGTH:]

@@ -37,6 +37,8 @@ MAX_JOB_FRAMES = 8
 
 _STDLIB_PATHS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _STDLIB = tuple(f"{path}/" for path in _STDLIB_PATHS if not path.endswith("-packages"))
+# Job queues whose workers call the job: their frames are not the job's.
+_HOST_QUEUES = frozenset({"billiard", "celery", "dramatiq", "rq"})
 _MULLIGAN = f"{Path(__file__).parents[1]}/"
 _SAMPLES = (f"{_MULLIGAN}cli/demo_jobs.py", f"{_MULLIGAN}apps/")  # jobs that Mulligan ships
 
@@ -49,7 +51,7 @@ class _CodeLocation(NamedTuple):
     function: str
     name: str  # module:function
     package: str  # top-level package
-    is_internal: bool  # of Python or Mulligan, so never a frame of the job
+    is_internal: bool  # of Python, Mulligan or another job queue, so never a frame of the job
     is_installed: bool  # in site-packages: a library, or the app itself
 
 
@@ -73,13 +75,15 @@ def _describe_code(code: CodeType, module: object) -> _CodeLocation:
     is_stdlib = not is_installed and path.startswith(_STDLIB)
     is_engine = path.startswith((_MULLIGAN, "<frozen ")) and not path.startswith(_SAMPLES)
     module_name = module if type(module) is str else "?"
+    package = module_name.partition(".")[0]
+    is_host = is_installed and package in _HOST_QUEUES
     return _CodeLocation(
         code=code,
         file=f"  {safe_text(path, 500)}:",
         function=f" in {safe_text(code.co_name, 300)}",
         name=safe_text(f"{module_name}:{code.co_qualname}", 300),
-        package=module_name.partition(".")[0],
-        is_internal=is_stdlib or is_engine,
+        package=package,
+        is_internal=is_stdlib or is_host or is_engine,
         is_installed=is_installed,
     )
 

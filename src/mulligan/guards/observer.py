@@ -222,6 +222,26 @@ class DependencyObserver:
                     keys = split_uses(lease.uses)
                     self._add_pending(dict.fromkeys(keys, DependencyTally(retried=1)))
 
+    def count_successes(self, keys: Iterable[str]) -> None:
+        """Count a call of dependencies that another job queue made and that succeeded."""
+        with self.lock:
+            self._add_pending(dict.fromkeys(keys, DependencyTally(ok=1, first_ok=1)))
+
+    def judge_call(
+        self, tx: Transaction, key: str, fence: Fence, now: Micros, *, passed: bool
+    ) -> None:
+        """Let a call that another job queue made be the probe that is due, if one is."""
+        row = GuardQueries(tx).lock_guard(("dependency", key))
+        if row is None:
+            return
+        before, config = load_guard(row.body), self.config_for(key)
+        if not before.open or now < before.probe_at:
+            return
+        probing = breaker.start_probe(before, fence, PROBE_KIND, config, now)
+        tally = DependencyTally(verdict=ProbeVerdict(*fence, passed))
+        after, changes = breaker.apply_tallies(probing, [tally], config, now, self.rng)
+        self.write(tx, row, before, after, changes)
+
     def retries_left(self, key: str, now: Micros) -> int | None:
         """Return how many more retries may start, or None if there is no budget."""
         bucket = self._bucket(key, now)

@@ -71,6 +71,8 @@ _LIMIT_GROUNDS = frozenset({Ground.MAX_RETRIES, Ground.CLASS_LIMIT})
 def suggest_remedy(attempt: AttemptRow, policy: EffectivePolicy) -> str:
     """Return one sentence of advice; empty if there is nothing to change."""
     ground = read_ground(attempt.judged)
+    if ground is Ground.HOST_GAVE_UP:
+        return "Another job queue ran the task and gave up. A manual retry sends it there again."
     if ground is Ground.FINAL:
         return "The handler returned final=True. To have such failures retried, remove it."
     if not policy.enabled or ground is Ground.RETRIES_DISABLED:

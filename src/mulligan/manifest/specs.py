@@ -76,6 +76,7 @@ class KindSpec:
     policy: str | None = None  # JSON
     isolate: bool = False
     once: bool = False  # at most once: never retried, never a probe, parked after a loss
+    hosted: bool = False  # another job queue runs its attempts; never a probe
     memory_limit: int | None = None  # bytes
     stall: Micros | None = None  # longest time without progress
     log: int = DEFAULT_RECORDS  # records that are kept with a failed attempt
@@ -386,6 +387,8 @@ class Registry:
         self.on_stop: list[Callable[..., Any]] = []
         self.around: list[Hook] = []  # the outermost first
         self.on_failure: list[Hook] = []
+        # Called before the manifest is built: they declare what is known only then.
+        self.late_declarations: list[Callable[[], None]] = []
         self.overrides: list[HandlerOverride] = []  # set by tests; the last one wins
         self.tracer: Tracer = NO_TRACER
         self.version = 0  # grows with every declaration
@@ -400,6 +403,11 @@ class Registry:
             raise ConfigError(message)
         self.handlers[name] = handler
         self.version += 1
+
+    def declare_late(self) -> None:
+        """Call the late declarations. Each one may be called many times."""
+        for declaration in self.late_declarations:
+            declaration()
 
     @property
     def kinds(self) -> dict[str, KindSpec]:

@@ -289,7 +289,9 @@ def _decide_retry(case: DecisionInput) -> Decision:
     backoff = _to_micros(policy.backoff.delay(case.lease.failures, case.rng))
     run_at = _requested_time(case, backoff)
     count = f"{charge.failures} of {policy.max_retries}"
-    reason = reasons.retry_requested(count, _seconds_until(case, run_at), case.outcome.reason)
+    outcome = case.outcome
+    wait = _seconds_until(case, run_at)
+    reason = reasons.retry_requested(count, wait, outcome.reason, outcome.host)
     return _schedule_retry(case, run_at, reason, charge, select_step(policy.then, charge.failures))
 
 
@@ -304,7 +306,7 @@ def _decide_failed(case: DecisionInput) -> Decision:
     charge = ChargedFailure(
         failure, shared.terms, shared.failures, shared.counts, shared.counts_json
     )
-    refusal = reasons.FINAL if case.outcome.final else terms.refusal
+    refusal = _final_reason(case.outcome) or terms.refusal
     if refusal is not None:
         return _hold_rate_limited(case, _die(case, refusal, charge), failure)
     hint = failure.retry_after if terms.charge.terms.wait_for_hint else None
@@ -313,6 +315,13 @@ def _decide_failed(case: DecisionInput) -> Decision:
     reason = reasons.retry(terms.retry_count, wait, failure.cls, hint)
     decision = _schedule_retry(case, run_at, reason, charge, terms.step)
     return _hold_rate_limited(case, decision, failure)
+
+
+def _final_reason(outcome: Outcome) -> Reason | None:
+    """Return why a failure is final whatever its policy says; None if it is not."""
+    if outcome.final and outcome.host:
+        return reasons.host_gave_up(outcome.host)
+    return reasons.FINAL if outcome.final else None
 
 
 def _retry_terms(case: DecisionInput, failure: Failure) -> RetryTerms:

@@ -73,8 +73,13 @@ def retry(count: str, wait: float, cls: Cls, hint: float | None = None) -> Reaso
     return Reason(Ground.RETRY, text, count)
 
 
-def retry_requested(count: str, wait: float, reason: str) -> Reason:
-    text = _because(f"retry {count} in {format_duration(wait)}: requested by the handler", reason)
+def host_gave_up(host: str) -> Reason:
+    return Reason(Ground.HOST_GAVE_UP, f"not retried: {host} does not run the task again")
+
+
+def retry_requested(count: str, wait: float, reason: str, host: str = "") -> Reason:
+    text = f"retry {count} in {format_duration(wait)}: requested by {host or 'the handler'}"
+    text = _because(text, reason)
     return Reason(Ground.RETRY_REQUESTED, text, count)
 
 

@@ -62,7 +62,7 @@ class Prober:
     worker: str
     observer: DependencyObserver
     timeouts: Mapping[str, Micros] = field(default_factory=dict)  # of the kinds this worker knows
-    never_probe: frozenset[str] = frozenset()  # kinds with once=True
+    never_probe: frozenset[str] = frozenset()  # kinds with once=True, or of another job queue
     last_resort: frozenset[str] = frozenset()  # kinds with max_retries=0: they fail with the probe
     settle_endings: Callable[[Transaction, Sequence[Ending]], None] = lambda *_: None
 
@@ -70,7 +70,7 @@ class Prober:
         """Use the kinds of the app as it is now."""
         kinds = manifest.kinds.items()
         self.timeouts = {name: spec.timeout for name, spec in kinds}
-        self.never_probe = frozenset(name for name, spec in kinds if spec.once)
+        self.never_probe = frozenset(name for name, spec in kinds if spec.once or spec.hosted)
         self.last_resort = frozenset(name for name, spec in kinds if allows_no_retries(spec))
 
     def find_work(

@@ -7,7 +7,8 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
@@ -133,6 +134,13 @@ class WorkerQueries(Queries):
         return bool(
             self.tx.rows("close_worker", id=worker, reason=reason, last_renewed=last_renewed)
         )
+
+    @contextmanager
+    def transient_worker(self, worker: WorkerRow) -> Iterator[None]:
+        """Register a worker during the block, without events: no other transaction sees it."""
+        self.tx.rows("insert_worker", **worker._asdict())
+        yield
+        self.tx.rows("delete_worker", id=worker.id)
 
     def list_workers(self, *, closed: bool) -> list[WorkerRow]:
         """List workers, oldest first. `closed` includes those that have stopped."""

@@ -57,6 +57,10 @@ SELECT worker, count(*) FROM {p}job WHERE state = 'running' GROUP BY worker
 UPDATE {p}worker SET closed_at = :now, close_reason = :reason
 WHERE id = :id AND closed_at IS NULL AND (CAST(:last_renewed AS BIGINT) IS NULL OR renewed_at = :last_renewed) RETURNING id
 
+-- name: delete_worker
+-- Delete a worker that a bridge registered for one transaction only.
+DELETE FROM {p}worker WHERE id = :id RETURNING id
+
 -- name: list_workers
 -- List workers.
 SELECT {WorkerRow} FROM {p}worker WHERE :closed OR closed_at IS NULL ORDER BY started_at, id

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.event import SYSTEM_ACTORS, Event, EventType
+from mulligan.core.ids import is_host_worker
 from mulligan.core.job import AttemptRow, State, WorkerRow
 from mulligan.core.lifecycle import EVENTS, MOVES, TERMINAL
 from mulligan.doctor.verify.case import (
@@ -212,7 +213,8 @@ class JobReplay:
     def _apply_start(self, event: Event) -> None:
         self._check_state_before_start(event)
         self._check_numbers(event)
-        if event.at < self.due:
+        self.worker = str(event.data.get("worker", ""))
+        if event.at < self.due and not is_host_worker(self.worker):
             early = (self.due - event.at) / SECOND
             self._report_start("S13", f"started {early:.3f} s before its due time", event)
         self._check_claimant(event)
@@ -221,7 +223,6 @@ class JobReplay:
         self.cancel_requested = False
         self.last_start = event
         self.may_ignore_kind, self.is_tried = self.is_tried, False
-        self.worker = str(event.data.get("worker", ""))
         self._set_state(event, RUNNING)
 
     def _report_start(self, invariant: str, what: str, event: Event) -> None:
@@ -306,6 +307,8 @@ class JobReplay:
         """Check that queue and kind were open at the start; the end event has their names."""
         start = self.last_start
         if start is None or start.token != event.token:
+            return
+        if is_host_worker(str(start.data.get("worker", ""))):
             return
         scopes = ("queue",) if self.may_ignore_kind else ("queue", "kind")
         for scope in scopes:

@@ -11,6 +11,7 @@ from mulligan.core.durations import SECOND, Micros, to_duration_micros, to_micro
 from mulligan.core.errors import (
     Cancel,
     Fail,
+    HandedOver,
     Hold,
     OutcomeRequest,
     Park,
@@ -84,6 +85,11 @@ def _snooze(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
     after, until = _parse_time("seconds", request.seconds)
     queue = _queue(request.queue)
     return Outcome(Ended.SNOOZED, after=after, until=until, reason=_reason(request), queue=queue)
+
+
+def _hand_over(request: Any, _now: Micros, _classify: Classifier) -> Outcome:
+    after, until = _parse_time("wait", request.wait)
+    return Outcome(Ended.RELEASED, after=after, until=until, reason=_reason(request))
 
 
 def _queue(name: Any) -> str:
@@ -186,4 +192,5 @@ _CONVERTERS: tuple[
     (Park, _park),
     (Hold, _hold),
     (StepDelayed, _delay),
+    (HandedOver, _hand_over),
 )
