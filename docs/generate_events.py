@@ -27,6 +27,7 @@ WHEN = {
     EventType.JOB_DISCARDED: "a person discarded a dead or parked job",
     EventType.JOB_UNDISCARDED: "a person undid a discard: the job is dead or parked again",
     EventType.JOB_EDITED: "a person moved a waiting job to another queue",
+    EventType.JOB_UNDOING: "the job has died or was cancelled, and undoes its steps first",
     EventType.JOB_STEP_FINISHED: "the result of a step is durable, or the step was undone",
     EventType.JOB_PRUNED: "retention removed finished jobs; one event per kind, state, owner and code",
     EventType.JOB_STALE_REFUSED: "a worker reported the end of an attempt it had lost; nothing was changed",

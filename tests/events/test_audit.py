@@ -498,6 +498,7 @@ AUTOMATIC = {
     "job.parked",
     "job.lost",
     "job.step_finished",
+    "job.undoing",
     "job.pruned",
     "job.stale_refused",
     "dependency.probing",

@@ -31,3 +31,20 @@ def test_a_step_that_was_recorded_is_not_called_after_a_death(app, start, tmp_pa
     assert job.result == ["parcel 1", "charged 1"]
     assert calls(tmp_path) == ["reserve 1", "charge 1", "charge 1"]
     assert len(load_attempts(app, job)) == 2
+
+
+def test_a_death_between_mark_and_result_parks_the_job(app, start, tmp_path):
+    start(app=APP)
+    job = app.jobs.wait(app.enqueue("parks_in_doubt", {"order": 1}).id, 30)
+    assert (job.state, calls(tmp_path)) == (State.PARKED, ["charge 1"])
+    assert load_attempts(app, job)[-1].code == "STEP_IN_DOUBT"
+    app.jobs.release(job.id, choice="it happened", value="charged by hand")
+    assert app.jobs.wait(job.id, 30).result == "charged by hand"
+    assert calls(tmp_path) == ["charge 1"]
+
+
+def test_an_undo_survives_the_death_of_its_process(app, start, tmp_path):
+    start(app=APP)
+    job = app.jobs.wait(app.enqueue("dies_in_undo", {"order": 1}).id, 30)
+    assert (job.state, job.error["code"]) == (State.DEAD, "INVALID_INPUT")
+    assert calls(tmp_path) == ["reserve 1", "put back parcel 1", "put back parcel 1"]

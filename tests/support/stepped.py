@@ -63,3 +63,26 @@ def dies_in_step(ctx: Context, order: int) -> None:
 @app.job(policy=NOW)
 def dies_and_repeats(ctx: Context, order: int) -> list[str]:
     return [ctx.step("reserve", reserve, order), ctx.step("charge", die_once, order)]
+
+
+def put_back(parcel: str) -> None:
+    """Put a parcel back, and die before that is recorded, the first time."""
+    seen = f"put back {parcel}" in CALLS.read_text().split("\n")
+    record(f"put back {parcel}")
+    if not seen:
+        die()
+
+
+@app.job(policy=NOW)
+def parks_in_doubt(ctx: Context, order: int) -> str:
+    return ctx.step("charge", die_once, order, doubt="park")
+
+
+@app.job(policy=Policy(max_retries=0, max_losses=9))
+def dies_in_undo(ctx: Context, order: int) -> None:
+    ctx.step("reserve", reserve, order, undo=put_back)
+    ctx.step("send", refuse, order)
+
+
+def refuse(_order: int) -> None:
+    raise ValueError("no such address")

@@ -59,6 +59,8 @@ class AsyncJobs:
         """Cancel a queued or parked job at once; ask a running job to stop."""
     async def release(self, job_id: str, *, choice: str | None=None, value: Any=None, reason: str='', owner: str | None=None) -> Job:
         """Queue a parked job again, with one of the choices it offers."""
+    async def undo(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
+        """Undo the finished steps of a dead, cancelled or parked job, which then ends again."""
     async def discard(self, job_id: str, *, reason: str, owner: str | None=None) -> Job:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
     async def undiscard(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:

@@ -42,6 +42,7 @@ VERBS = {
     "cancel": Verb.CANCEL,
     "release": Verb.RELEASE,
     "discard": Verb.DISCARD,
+    "undo": Verb.UNDO,
     "undiscard": Verb.UNDISCARD,
 }
 OVERRIDE_OPTIONS = ("max_retries", "queue", "priority", "timeout", "from_step")
@@ -128,8 +129,8 @@ def repair_by_filter(
     request: RepairRequest, filter_: str, database: str | None, output: str | None, *, yes: bool
 ) -> int:
     """Repair all jobs that match the filter, as an operation."""
-    if request.verb is Verb.UNDISCARD:
-        raise click.UsageError("undiscard takes IDs, or --filter with --limit")
+    if request.verb in {Verb.UNDISCARD, Verb.UNDO}:
+        raise click.UsageError(f"{request.name} takes IDs, or --filter with --limit")
     from mulligan.cli.ops import start_operation
 
     options = dict(request.options)
@@ -197,6 +198,8 @@ def _apply(services: StoreServices, request: RepairRequest, job_id: str) -> Job:
             return jobs.release(job_id, **{**options, "value": _read_value(options)})
         case Verb.DISCARD:
             return jobs.discard(job_id, **options)
+        case Verb.UNDO:
+            return jobs.undo(job_id, **options)
         case Verb.UNDISCARD:
             return jobs.undiscard(job_id, **options)
         case _:

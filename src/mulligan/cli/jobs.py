@@ -310,6 +310,11 @@ _add_repair_command(
     _required_reason,
 )
 _add_repair_command(
+    "undo",
+    "Undo the finished steps of dead, cancelled or parked jobs, which then end again.",
+    shared.reason_option,
+)
+_add_repair_command(
     "undiscard",
     "Undo a discard: the jobs are dead or parked again, and do not run.",
     shared.reason_option,

@@ -69,6 +69,7 @@ class Verb(StrEnum):
     DIE = "die"
     PARK = "park"
     STOP = "stop"
+    UNDO = "undo"  # undo the finished steps before the job ends
     CANCEL = "cancel"
     EXPIRE = "expire"
     RELEASE = "release"
@@ -90,6 +91,7 @@ class Ground(StrEnum):
     CANCELLED_BY_HANDLER = "cancelled_by_handler"
     PARKED_BY_HANDLER = "parked_by_handler"
     FATE_UNKNOWN = "fate_unknown"  # once=True, and the attempt was lost or stopped after its start
+    UNDO_FAILED = "undo_failed"  # the undo of a step failed for good: a person must decide
     # The job is queued again.
     RETRY = "retry"
     RETRY_REQUESTED = "retry_requested"  # the handler returned Retry
@@ -101,6 +103,7 @@ class Ground(StrEnum):
     KIND_HELD = "kind_held"  # not charged
     QUOTA_USED_UP = "quota_used_up"  # not charged
     SYSTEM_ERROR = "system_error"  # an error of Mulligan itself; not charged
+    UNDOING = "undoing"  # the steps are undone before the job ends
     OTHER_RELEASE = "other_release"  # only another release accepts the payload; not charged
     # The job is dead.
     FINAL = "final"  # the handler declared the failure final

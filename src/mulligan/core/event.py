@@ -32,6 +32,7 @@ class EventType(StrEnum):
     JOB_UNDISCARDED = "job.undiscarded"
     JOB_EDITED = "job.edited"
     JOB_STEP_FINISHED = "job.step_finished"
+    JOB_UNDOING = "job.undoing"
     JOB_PRUNED = "job.pruned"
     JOB_STALE_REFUSED = "job.stale_refused"
     BATCH_SEALED = "batch.sealed"

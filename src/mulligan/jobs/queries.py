@@ -102,6 +102,8 @@ class Move(NamedTuple):
     died_code: str | None = None  # of the failure, if the job dies
     died_class: str | None = None
     died_group: str | None = None
+    settings: str | None = None
+    drop_deadline: bool = False
 
 
 UNIQUE_ROUNDS_LIMIT = 3  # attempts to insert a unique key whose holder changes

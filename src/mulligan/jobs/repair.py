@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mulligan.batches import completion
 from mulligan.core import lifecycle
-from mulligan.core.attempt import Verb
+from mulligan.core.attempt import Ground, Verb
 from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import (
     ChoiceRefused,
@@ -48,6 +48,17 @@ from mulligan.jobs.preconditions import (
 )
 from mulligan.jobs.queries import JobQueries, Move, SearchQueries
 from mulligan.manifest.specs import Handler
+from mulligan.retries.undo import (
+    UndoCause,
+    begin_undo,
+    cause_of_move,
+    describe_undoing,
+    failure_of_dead,
+    has_undo,
+    keep_undo_mark,
+    read_cause,
+)
+from mulligan.steps.queries import StepQueries
 from mulligan.steps.repair import StepChanges, apply_step_changes, resolve_doubt
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_manual_action
@@ -318,6 +329,8 @@ def preview_move(verb: Verb, state: State) -> str:
     """Return the state that a manual action leads to; raise what the action would raise."""
     if verb is Verb.CANCEL and state is State.RUNNING:
         return "asked to stop"
+    if verb is Verb.UNDO:
+        return str(lifecycle.next_state(Verb.RETRY_BY_HAND, state))
     return str(lifecycle.next_state(verb, state))
 
 
@@ -379,6 +392,7 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
     as_retry: bool = False,
     update_batch: bool = True,
     restored: Mapping[str, Any] | None = None,
+    settings: str | None = None,
 ) -> bool:
     """Make one move and write its event in the caller's transaction.
 
@@ -386,7 +400,10 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
     it to stop. `data` is added to the event. `as_retry` puts the job into the lane of retries,
     so that fresh work goes first. With `update_batch=False` the caller updates the job's batch,
     once for all members. `restored`: the fields of a discarded job before its discard.
+    `settings`: settings of the new generation.
     """
+    if verb is Verb.CANCEL and has_undo(row.settings):
+        return _cancel_with_undo(tx, row, reason, actor, data)
     if verb is Verb.CANCEL and row.state == State.RUNNING:
         return _request_stop(tx, row, actor, reason, data)
     state = lifecycle.next_state(verb, State(row.state))
@@ -395,8 +412,7 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
     if verb is Verb.RETRY_BY_HAND and change == UNCHANGED:
         change = return_to_home_queue(tx, row)
     move = _build_move(tx, row, verb, state, reason, choice, change, at)
-    if restored is not None:
-        move = move._replace(**{name: restored[name] for name in RESTORED_BY_MOVE})
+    move = move._replace(settings=settings or move.settings, **_restored_fields(restored))
     if as_retry:
         move = move._replace(lane_suffix="1")
     undo = _undo_data(tx, row, verb)
@@ -404,13 +420,82 @@ def move_job(  # noqa: PLR0913 - every manual move goes through here
         return False
     _reindex_arguments(tx, row, change)
     apply_step_changes(tx, row, change.steps, actor)
-    if verb is Verb.RELEASE:
-        resolve_doubt(tx, row, choice, change.steps.value, actor)
+    resolve_doubt(tx, row, choice, change.steps.value, actor)
     event_data = {**_move_data(row, move, reason, choice, change, at), **undo, **(data or {})}
     EventQueries(tx).write_events([_job_event(lifecycle.EVENTS[verb], row, actor, event_data)])
     if update_batch:
         completion.update_after_move(tx, row, state, actor=actor, reason=reason)
     return True
+
+
+def _restored_fields(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a move that restores a discarded job."""
+    return {} if before is None else {name: before[name] for name in RESTORED_BY_MOVE}
+
+
+def _cancel_with_undo(
+    tx: Transaction, row: JobRow, reason: str, actor: str, data: Mapping[str, Any] | None
+) -> bool:
+    """Undo the steps of a job that is cancelled. A job that undoes them already stays as it is."""
+    if read_cause(row.settings) is not None:
+        return True
+    if row.state == State.RUNNING:
+        return _request_stop(tx, row, actor, reason, data)
+    return undo_by_move(tx, row, cause_of_move(Verb.STOP, reason), actor, data=data)
+
+
+def undo_by_move(
+    tx: Transaction,
+    row: JobRow,
+    cause: UndoCause,
+    actor: str,
+    *,
+    data: Mapping[str, Any] | None = None,
+) -> bool:
+    """Queue a waiting or parked job to undo its steps before it ends."""
+    state = lifecycle.next_state(Verb.UNDO, State(row.state))
+    why = describe_undoing(cause.reason)
+    move = _build_move(tx, row, Verb.UNDO, state, why)
+    settings = begin_undo(row.settings, cause)
+    if not JobQueries(tx).move_job(move._replace(settings=settings, drop_deadline=True)):
+        return False
+    event_data = {**_move_data(row, move, why, None, UNCHANGED, None), **(data or {})}
+    EventQueries(tx).write_events([_job_event(lifecycle.EVENTS[Verb.UNDO], row, actor, event_data)])
+    return True
+
+
+def undo(
+    store: Store, job_id: str, *, actor: str, reason: str = "", owner: str | None = None
+) -> JobRow:
+    """Undo the finished steps of a dead, cancelled or parked job, which then is as before.
+
+    A parked job is cancelled afterwards. A new generation begins, as with a manual retry.
+    """
+    for _ in range(MAX_TRIES):
+        with store.begin() as tx:
+            row = _load_job(tx, job_id, owner)
+            lifecycle.next_state(Verb.RETRY_BY_HAND, State(row.state))
+            if not StepQueries(tx).list_undoable(row.id):
+                message = f"cannot undo: job {row.id} has no finished step with an undo function"
+                raise IllegalMove(message)
+            moved = None
+            settings = begin_undo(row.settings, _cause_by_hand(tx, row, reason))
+            data = {"undo": True}
+            if move_job(tx, row, Verb.RETRY_BY_HAND, actor, reason, data=data, settings=settings):
+                moved = _load_job(tx, job_id)
+        if moved is not None:
+            log_manual_action(Verb.UNDO, moved, actor, reason)
+            return moved
+    raise IllegalMove(_changed_meanwhile(job_id))
+
+
+def _cause_by_hand(tx: Transaction, row: JobRow, reason: str) -> UndoCause:
+    """Return how a job ends whose steps a person undoes: in the state that it has."""
+    if row.state != State.DEAD:
+        return cause_of_move(Verb.STOP, row.reason or reason or "undone by hand")
+    group = JobQueries(tx).get_death(row.id)["died_group"]
+    failure = failure_of_dead(row.error, group)
+    return UndoCause(Verb.DIE, Ground.MAX_RETRIES, row.reason, failure)
 
 
 def _undo_data(tx: Transaction, row: JobRow, verb: Verb) -> dict[str, Any]:
@@ -504,11 +589,14 @@ def _build_move(
         reason=reason or _default_reason(verb),
         choice=choice,
         unique_hash=unique_hash_after(row, state, change.unique_key),
+        settings=keep_undo_mark(row.settings) if verb is Verb.RETRY_BY_HAND else None,
         **change.columns,
     )
 
 
 def _default_reason(verb: Verb) -> str:
+    if verb is Verb.UNDO:
+        return describe_undoing("cancelled by hand")
     return str(verb) if verb is Verb.RETRY_BY_HAND else f"{verb} by hand"
 
 

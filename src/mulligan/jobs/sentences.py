@@ -222,6 +222,8 @@ _END_VERBS: Mapping[str, str] = {
 
 
 def _describe_success(attempt: AttemptRow, row: JobRow, elapsed: str) -> str:
+    if attempt.verb != Verb.SUCCEED:
+        return f"undid the steps of the job in {elapsed}: {as_sentence(one_line(attempt.reason))}"
     text = f"succeeded after {elapsed}"
     if read_judgement(attempt).get("skipped"):
         text += " without calling the handler: the result already existed"
@@ -272,6 +274,9 @@ class FailureNumber(NamedTuple):
     of_code: int
 
 
+_EXPLAINED_BY_REASON = frozenset({Verb.HOLD, Verb.UNDO, Verb.PARK})
+
+
 def describe_decision(
     attempt: AttemptRow, number: FailureNumber, policy: EffectivePolicy
 ) -> Iterator[str]:
@@ -279,7 +284,7 @@ def describe_decision(
     judgement = read_judgement(attempt)
     if attempt.verb == Verb.RETRY:
         yield _describe_retry(attempt, number, policy, judgement)
-    elif attempt.verb == Verb.HOLD and attempt.code:
+    elif attempt.verb in _EXPLAINED_BY_REASON and attempt.code:
         yield as_sentence(_capitalise(attempt.reason))
     elif attempt.verb == Verb.LOSE:
         yield f"Queued again at once: {as_sentence(attempt.reason)}"
@@ -410,6 +415,13 @@ def _describe_manual_retry(event: Event) -> str:
     )
 
 
+def _describe_undo(event: Event) -> str:
+    """Describe an undo that began outside of an attempt; the others are part of an attempt."""
+    if event.token is not None:
+        return ""
+    return f"{_actor(event)} ended it, and its steps are undone first{_because(event)}"
+
+
 def _describe_overrides(event: Event) -> str:
     parts = []
     max_retries = event.data.get("max_retries")
@@ -497,6 +509,7 @@ def _describe_trial(event: Event) -> str:
 _DESCRIBE_EVENT: Mapping[str, Callable[[Event], str]] = {
     EventType.JOB_RETRIED: _describe_manual_retry,
     EventType.JOB_RELEASED: _describe_release,
+    EventType.JOB_UNDOING: _describe_undo,
     EventType.JOB_CANCEL_REQUESTED: _describe_stop_request,
     EventType.JOB_CANCELLED: _describe_cancel,
     EventType.JOB_DISCARDED: _describe_discard,

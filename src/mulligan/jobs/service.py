@@ -344,6 +344,13 @@ class Jobs:
         )
         return self.get(job_id)
 
+    def undo(self, job_id: str, *, reason: str = "", owner: str | None = None) -> Job:
+        """Undo the finished steps of a dead, cancelled or parked job, which then ends again."""
+        from mulligan.jobs import repair
+
+        repair.undo(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
+        return self.get(job_id)
+
     def discard(self, job_id: str, *, reason: str, owner: str | None = None) -> Job:
         """Cancel a dead or parked job that will not be repaired. A reason is required."""
         from mulligan.jobs import repair

@@ -20,6 +20,7 @@ from mulligan.core.job import Gate, JobRow, Lane, Limit, LimitKey, State
 from mulligan.guards import describe as guards
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.lanes import is_closed
+from mulligan.retries.undo import read_cause
 
 
 class LimitState(NamedTuple):
@@ -108,6 +109,8 @@ def _queued_phase(
     if row.run_at <= now:
         return _due_phase(row, now, known_kinds, limit_state)
     due = _time_in(row.run_at, now)
+    if read_cause(row.settings) is not None:
+        return Phase("undoing", f"{row.reason}; next attempt {due}")
     if row.attempt == 0:
         return Phase("scheduled", f"due {due}; {_RUN_NOW}")
     reason = row.reason or "waiting for the next attempt"
@@ -128,6 +131,8 @@ def _due_phase(
     full = find_full_limit(row, limit_state)
     if full is not None:
         return Phase("limited", describe_limit(full))
+    if read_cause(row.settings) is not None:
+        return Phase("undoing", row.reason)
     return Phase("ready", "waiting for a free worker")
 
 
@@ -207,6 +212,8 @@ def _running_phase(row: JobRow) -> Phase:
     attempt = f"attempt {row.attempt}"
     if row.started_at is not None:
         attempt += f" since {format_time(row.started_at)}"
+    if read_cause(row.settings) is not None:
+        return Phase("undoing", f"undoes its steps ({attempt})")
     if row.cancel_reason is None:
         return Phase("running", attempt)
     request = "asked to stop"

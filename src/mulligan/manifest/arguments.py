@@ -321,6 +321,25 @@ def result_converter(function: Callable[..., Any]) -> Callable[[Any], Any] | Non
     return convert
 
 
+def read_first_argument(function: Callable[..., Any], text: str | None) -> Any:
+    """Return a recorded value as the type that a function's first parameter is annotated with."""
+    value = json.loads(text or "null")
+    try:
+        hints = typing.get_type_hints(function)
+        first = next(iter(inspect.signature(function).parameters), "")
+    except (NameError, TypeError, ValueError):
+        return value
+    hint = hints.get(first, Any)
+    if hint is Any or hint in _JSON_HINTS:
+        return value
+    try:
+        return pydantic.TypeAdapter(hint).validate_json(text or "null")
+    except (pydantic.errors.PydanticUserError, ValidationError) as errors:
+        name = getattr(function, "__qualname__", repr(function))
+        message = f"the recorded result {value!r:.200} does not fit {name}: {errors}"
+        raise ResultMismatch(message) from None
+
+
 _JSON_HINTS = frozenset({str, int, bool, dict, list, "None", "str", "int", "bool", "dict", "list"})
 _adapters: dict[Any, pydantic.TypeAdapter[Any] | None] = {}  # by code: a function may be local
 _MAX_ADAPTERS = 1000

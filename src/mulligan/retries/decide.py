@@ -45,6 +45,7 @@ from mulligan.retries.policy import (
 )
 from mulligan.retries.reasons import Reason
 from mulligan.retries.step_counts import has_step_counts, read_counters
+from mulligan.retries.undo import LEAVE, UndoCause, end_settings, must_undo, read_cause, undo_first
 
 DEFAULT_HOLD = 60 * SECOND
 MIN_HOLD = SECOND  # a hold is not charged: without a minimum a handler could repeat it without end
@@ -90,6 +91,10 @@ def decide(
     is the job's kind, if it is on hold for the same cause as this failure. `other_release` is a
     release that accepts the payload which this worker's release refused.
     """
+    if lease.settings is not None:
+        cause = read_cause(lease.settings)
+        if cause is not None:
+            return _decide_undo(DecisionInput(lease, outcome, policy, now, rng), cause)
     if outcome.ended == Ended.RETURNED:
         return decide_success(lease, outcome)
     uncharged = None
@@ -101,11 +106,36 @@ def decide(
     case = DecisionInput(lease, outcome, policy, now, rng, uncharged, other_release)
     if lease.cancel_reason is not None:
         reason = reasons.stop_requested(lease.cancel_reason)
-        return _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
-    decision = _decide_by_counters(case)
+        decision = _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
+    else:
+        decision = _decide_by_counters(case)
+    if decision.verb in _ENDS and must_undo(lease.settings):
+        return undo_first(decision, now)._replace(state=State.QUEUED)
     if decision.state is State.QUEUED and decision.failure is not None and decision.failure.terms:
         return _add_promise(decision, decision.failure)
     return decision
+
+
+_ENDS = frozenset({Verb.DIE, Verb.STOP})
+
+
+def _decide_undo(case: DecisionInput, cause: UndoCause) -> Decision:
+    """Decide about an attempt that undid the steps of a job. A failed undo parks it."""
+    outcome = case.outcome
+    if outcome.ended == Ended.RETURNED:
+        reason = Reason(cause.ground, f"{cause.reason}; {outcome.reason or 'steps undone'}")
+        decision = _make_decision(case, cause.verb, reason, failure=cause.failure)
+        return decision._replace(settings=end_settings(case.lease.settings))
+    # A request to stop does not stop the undo: the job is cancelled once its steps are undone.
+    case = case._replace(lease=case.lease._replace(cancel_reason=None))
+    decision = _decide_by_counters(case)
+    if decision.verb not in _ENDS:
+        return decision
+    reason = reasons.undo_failed(decision.reason)
+    parked = _make_decision(case, Verb.PARK, reason, failure=decision.failure)
+    return parked._replace(
+        choices=(reasons.RUN_AGAIN, LEAVE), failures=decision.failures, losses=0, counts=None
+    )
 
 
 def _decide_by_counters(case: DecisionInput) -> Decision:

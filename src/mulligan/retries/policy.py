@@ -180,6 +180,8 @@ class Policy:
     )
     retry_unknown: bool | None = None
     then: EscalationSteps | None = None  # changes of the attempts after a failure
+    # Undo of finished steps when the job dies or is cancelled: by itself, or by a person.
+    undo: Literal["auto", "by_hand"] | None = None
 
     @field_validator("classes", mode="after")
     @classmethod
@@ -322,6 +324,7 @@ class EffectivePolicy:
     then_from: Scope
     by_class: Mapping[Cls, ClassPolicy]
     once: bool = False  # at most once: a started attempt whose fate is unknown is parked
+    undo: str = "auto"  # or "by_hand"
 
     def allows_class(self, cls: Cls) -> bool:
         """Return True if `retry.enabled` and `retry.only` allow retries of this class."""
@@ -408,6 +411,7 @@ def resolve_policy(
         then_from=then_from,
         by_class=MappingProxyType(by_class),
         once=once,
+        undo=_first_set(layers, "undo", "auto")[0],
     )
 
 

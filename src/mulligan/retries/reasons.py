@@ -62,6 +62,11 @@ def in_step(name: str, reason: str) -> str:
     return f"step {name}: {reason}"
 
 
+def undo_failed(reason: str) -> Reason:
+    """Explain why a job is parked whose steps could not be undone."""
+    return Reason(Ground.UNDO_FAILED, f"a step could not be undone: {reason}")
+
+
 # --- Queued again ---
 
 

@@ -12,7 +12,8 @@ from mulligan.core.event import EventType
 from mulligan.core.job import RecordedStep
 from mulligan.core.json import encode
 from mulligan.events.queries import JobEventQueries
-from mulligan.steps.rules import StepKind, StepRecord, StepState
+from mulligan.retries.undo import mark_undo
+from mulligan.steps.rules import AUTO_UNDO, StepKind, StepRecord, StepState
 from mulligan.storage.base import Queries, RowTransaction
 
 
@@ -62,8 +63,17 @@ def step_write(lease: Lease, record: StepRecord) -> StepWrite:
         lease.worker,
         lease.token,
         *record,
+        settings=_settings_after(lease, record),
         data=_event_data(lease, record),
     )
+
+
+def _settings_after(lease: Lease, record: StepRecord) -> str | None:
+    """Return the settings of a job that now has a step to undo; None: unchanged."""
+    if record.state != StepState.DONE or AUTO_UNDO not in record.detail:
+        return None
+    settings = mark_undo(lease.settings)
+    return None if settings == lease.settings else settings
 
 
 def _event_data(lease: Lease, record: StepRecord) -> str | None:
@@ -128,6 +138,10 @@ class StepQueries(Queries):
     def forget_from(self, job_id: str, name: str, actor: str) -> bool:
         """Forget a step and those that ended after it. False if the job has no such step."""
         return bool(self.tx.rows("forget_steps", id=job_id, name=name, actor=actor))
+
+    def list_undoable(self, job_id: str) -> list[str]:
+        """List the finished steps that have an undo function."""
+        return [row[0] for row in self.tx.rows("list_undoable_steps", id=job_id)]
 
     def set_result(self, job_id: str, name: str, value: str, token: int, actor: str) -> None:
         """Set the result of a step by hand."""

@@ -28,6 +28,10 @@ WHERE job_id = :id AND kind = 'step'
   AND number >= (SELECT number FROM {p}step WHERE job_id = :id AND name = :name AND kind = 'step')
 RETURNING name
 
+-- name: list_undoable_steps
+-- List the finished steps that have an undo function.
+SELECT name FROM {p}step WHERE job_id = :id AND kind = 'step' AND state = 'done' AND detail LIKE '%"undo":%' ORDER BY number
+
 -- name: set_step_result
 -- Set the result of a step by hand. A new one counts as the last that ended.
 INSERT INTO {p}step (job_id, name, kind, state, number, value, detail, token, started_at, ended_at, actor)

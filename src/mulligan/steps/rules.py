@@ -44,6 +44,9 @@ class ClosedGate(NamedTuple):
     reason: str
 
 
+AUTO_UNDO = '"auto":true'  # in the detail of a step: its undo runs by itself
+
+
 def read_detail(text: str) -> dict[str, Any]:
     """Read the column `detail`."""
     detail: dict[str, Any] = json.loads(text)

@@ -238,8 +238,8 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int, records: str =
     """Encode how an attempt ended. `records`: its last records, if it failed."""
     if outcome.ended is Ended.RETURNED:
         flags: list[Any] = []
-        if outcome.skipped or outcome.unused_steps:
-            flags = [outcome.skipped, list(outcome.unused_steps)]
+        if outcome.skipped or outcome.unused_steps or outcome.reason:
+            flags = [outcome.skipped, list(outcome.unused_steps), outcome.reason]
         return [seq, _RETURNED, duration_ms, outcome.cost, outcome.result, *flags]
     return [
         seq,
@@ -290,12 +290,13 @@ def records_from_wire(item: list[Any]) -> str:
 def outcome_from_wire(item: list[Any]) -> Outcome:
     """Decode how an attempt ended."""
     if item[1] == _RETURNED:
-        skipped, unused = item[5:] if len(item) > _RETURNED_LENGTH else (False, [])
+        skipped, unused, reason = item[5:] if len(item) > _RETURNED_LENGTH else (False, [], "")
         return Outcome(
             Ended.RETURNED,
             result=item[4],
             cost=item[3],
             skipped=bool(skipped),
+            reason=str(reason),
             unused_steps=tuple(map(str, unused)),
         )
     _, ended, _, cost, failure, after, until, reason, choices, dependency, final, *rest = item

@@ -21,7 +21,7 @@ from mulligan.retries.policy import EffectivePolicy
 from mulligan.retries.step_counts import has_step_counts
 from mulligan.worker.queries import Settlement
 
-_CHARGED = frozenset({Verb.RETRY, Verb.DIE})
+_CHARGED = frozenset({Verb.RETRY, Verb.DIE, Verb.UNDO})
 _FIRST_OF_ATTEMPT = Settlement._fields.index("ended")
 _NO_ATTEMPT = tuple(
     Settlement._field_defaults[name] for name in Settlement._fields[_FIRST_OF_ATTEMPT:]
@@ -206,7 +206,7 @@ def _add_failure(
         fields["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         fields = public_error(decision.failure) | fields
-    if decision.verb in _CHARGED:
+    if decision.verb in _CHARGED or decision.failures != lease.failures:
         fields["failures"] = decision.failures
         # Failures of a step with its own policy are in the total, but do not count for the job.
         if not has_step_counts(decision.counts):

@@ -27,6 +27,7 @@ from mulligan.failures.codes import deadline_passed, unknown_kind, worker_lost
 from mulligan.guards.observer import PROBE_KIND
 from mulligan.guards.queries import GuardQueries
 from mulligan.jobs.queries import JobQueries, Move
+from mulligan.jobs.repair import undo_by_move
 from mulligan.manifest.declared import (
     load_kinds,
     load_queues,
@@ -37,6 +38,7 @@ from mulligan.manifest.specs import KindSpec
 from mulligan.releases.chore import count_of_lost_workers
 from mulligan.releases.queries import ReleaseQueries
 from mulligan.retries.effective import EffectivePolicies
+from mulligan.retries.undo import cause_of_move, must_undo, read_cause
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import find_work_folder, is_certainly_dead, kill_marked
@@ -306,7 +308,15 @@ def known_kinds(tx: Transaction, now: int) -> frozenset[str]:
 
 
 def expire_job(tx: Transaction, row: JobRow, failure: Failure, actor: str = "upkeep") -> bool:
-    """Move a queued or parked job to dead, with this failure as its error."""
+    """Move a queued or parked job to dead, with this failure as its error.
+
+    A job with steps to undo is queued to undo them first.
+    """
+    if read_cause(row.settings) is not None:
+        return False  # it ends when its steps are undone
+    if must_undo(row.settings):
+        undo_by_move(tx, row, cause_of_move(Verb.DIE, failure.public, failure), actor)
+        return False
     state = next_state(Verb.EXPIRE, State(row.state))
     done = JobQueries(tx).move_job(
         Move(

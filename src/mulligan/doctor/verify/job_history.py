@@ -266,7 +266,8 @@ class JobReplay:
         self._check_lease_of_end(event, state_after)
         if event.token in self.ends:
             self._report("S2", f"token {event.token} ended twice", self.ends[event.token], event)
-        if self.cancel_requested and state_after not in (State.CANCELLED, State.SUCCEEDED):
+        ends = state_after in (State.CANCELLED, State.SUCCEEDED)
+        if self.cancel_requested and not ends and event.type != EventType.JOB_UNDOING:
             self._report("S16", f"cancel was requested, but it became {state_after}")
         self.ends[event.token or 0] = event
         self._check_closed_gates(event)
@@ -396,7 +397,7 @@ class JobReplay:
             self._report(invariant, f"{event.type} while {self.state}")
         if event.type == EventType.JOB_RETRIED:
             self._start_generation(event)
-        elif event.type == EventType.JOB_RELEASED:
+        elif event.type in {EventType.JOB_RELEASED, EventType.JOB_UNDOING}:
             self.due = 0
         self.cancel_requested = False
         state = moves.get(self.state, next(iter(moves.values())))

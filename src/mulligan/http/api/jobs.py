@@ -272,6 +272,17 @@ async def discard_job(
     )
 
 
+@router.post("/{job_id}/undo", **responses(JOB), openapi_extra=describe_body(ReasonRequest))
+async def undo_job(request: Request, caller: Operator, job_id: str, body: ReasonBody) -> Response:
+    """Undo the finished steps of a dead, cancelled or parked job."""
+    return await _run_job_action(
+        request,
+        caller,
+        job_id,
+        lambda: caller.services.jobs.undo(job_id, reason=body.reason, owner=caller.owner),
+    )
+
+
 @router.post("/{job_id}/undiscard", **responses(JOB), openapi_extra=describe_body(ReasonRequest))
 async def undiscard_job(
     request: Request, caller: Operator, job_id: str, body: ReasonBody

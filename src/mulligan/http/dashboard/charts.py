@@ -479,6 +479,7 @@ WAIT_AFTER = {
     Verb.PARK: Wait("parked", "parked: a person must decide"),
     Verb.DIE: Wait("over", "dead"),
     Verb.STOP: Wait("over", "cancelled"),
+    Verb.UNDO: Wait("waiting", "waiting to undo its steps"),
     Verb.SUCCEED: Wait("over", "succeeded"),
 }
 UNTIL_PERSON = frozenset({"parked", "over"})  # tones of waits that a person ends

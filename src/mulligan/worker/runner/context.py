@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 import math
@@ -228,7 +229,8 @@ class Context:
         found: AttemptSteps | None = self.__dict__.get("_attempt_steps")
         if found is None:
             limit = self._host.result_limit
-            steps = AttemptSteps(self.lease, self._recorded, limit)
+            undo = self._host.policies.for_job(self.lease).undo
+            steps = AttemptSteps(self.lease, self._recorded, limit, undo)
             found = self._instance_value("_attempt_steps", lambda: steps)
         return found
 
@@ -414,6 +416,23 @@ class Context:
         return self.__dict__.setdefault(name, create())
 
     # --- For the runner ---
+
+    def undo_steps(self) -> None:
+        """Undo the finished steps, the last one first."""
+        drive(self._steps.undo(), self._answer_undo)
+
+    async def undo_steps_async(self) -> None:
+        """Undo the finished steps without blocking the event loop."""
+        await drive_async(self._steps.undo(), self._answer_step_async)
+
+    def count_undoable(self) -> tuple[int, int]:
+        """Count the steps with an undo function: all, and those that are not undone."""
+        return self._steps.count_undoable()
+
+    def _answer_undo(self, request: StepRequest) -> Any:
+        if isinstance(request, CallFunction) and inspect.iscoroutinefunction(request.fn):
+            return asyncio.run(request.fn(*request.args))
+        return self._answer_step(request)
 
     def find_failed_step(self, error: BaseException) -> StepFailure | None:
         """Return the step that raised an exception, or one of its causes."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from mulligan.core.attempt import Ended, Outcome, StepFailure
 from mulligan.core.durations import Micros
@@ -31,6 +31,7 @@ from mulligan.manifest.arguments import JobCallback, refusal_message, to_json
 from mulligan.manifest.specs import Handler
 from mulligan.manifest.versions import decode_payload
 from mulligan.retries.reasons import IT_HAPPENED
+from mulligan.retries.undo import LEAVE, read_cause
 from mulligan.worker.protocol import JUST_RETURNED
 from mulligan.worker.runner.context import Context
 from mulligan.worker.runner.outcomes import Classifier, outcome_of_exception, outcome_of_request
@@ -51,9 +52,11 @@ class CallbackResult(Enum):
     """Result of the callbacks, if they do not end the attempt."""
 
     CALL_HANDLER = "call the handler"
+    UNDO = "undo the finished steps"
 
 
-Callbacks = Generator[JobCallback, Any, Outcome | CallbackResult | None]
+CallHandler = Literal[CallbackResult.CALL_HANDLER]
+Callbacks = Generator[JobCallback, Any, Outcome | CallHandler | None]
 
 
 # --- Running an attempt ---
@@ -100,9 +103,14 @@ async def execute_untraced_async(
 ) -> Outcome | None:
     """Run an async handler without a span."""
     before = begin_attempt(context.lease)
+    kwargs: dict[str, Any] = {}
+    outcome: Outcome | CallbackResult | None
     try:
-        kwargs = _decode_arguments(handler, context)
         outcome = _first_outcome(handler, context)
+        if outcome is CallbackResult.UNDO:
+            outcome = await _undo_async(context)
+        if outcome is CallbackResult.CALL_HANDLER:
+            kwargs = _decode_arguments(handler, context)
         if outcome is CallbackResult.CALL_HANDLER and (handler.done or handler.can_retry):
             convert = partial(_convert_result, handler, context, result_limit)
             outcome = await run_callbacks_async(handler, context, kwargs, convert)
@@ -122,9 +130,14 @@ async def execute_untraced_async(
 
 def execute_untraced(handler: Handler, context: Context, result_limit: int) -> Outcome | None:
     """Run a sync handler without a span."""
+    kwargs: dict[str, Any] = {}
+    outcome: Outcome | CallbackResult | None
     try:
-        kwargs = _decode_arguments(handler, context)
         outcome = _first_outcome(handler, context)
+        if outcome is CallbackResult.UNDO:
+            outcome = _undo(context)
+        if outcome is CallbackResult.CALL_HANDLER:
+            kwargs = _decode_arguments(handler, context)
         if outcome is CallbackResult.CALL_HANDLER and (handler.done or handler.can_retry):
             convert = partial(_convert_result, handler, context, result_limit)
             outcome = run_callbacks_sync(handler, context, kwargs, convert)
@@ -140,8 +153,37 @@ def execute_untraced(handler: Handler, context: Context, result_limit: int) -> O
     return outcome
 
 
-def _first_outcome(handler: Handler, context: Context) -> Outcome | CallbackResult | None:
-    """Return success for a job of which a person decided that its work was done."""
+# --- Undo of finished steps, instead of the handler ---
+
+
+def _undo(context: Context) -> Outcome:
+    if context.lease.choice != LEAVE:
+        context.undo_steps()
+    return _undo_outcome(context)
+
+
+async def _undo_async(context: Context) -> Outcome:
+    if context.lease.choice != LEAVE:
+        await context.undo_steps_async()
+    return _undo_outcome(context)
+
+
+def _undo_outcome(context: Context) -> Outcome:
+    """Return the outcome of an undo. Its reason says how many steps are undone."""
+    total, left = context.count_undoable()
+    reason = f"undone: {total - left} of {total} steps"
+    if left:
+        reason += "; the rest was left by a person"
+    return Outcome(Ended.RETURNED, result="null", cost=context.spent, reason=reason)
+
+
+def _first_outcome(handler: Handler, context: Context) -> Outcome | CallbackResult:
+    """Return what to do: undo the finished steps, call the handler, or neither.
+
+    A job of which a person decided that its work was done has succeeded.
+    """
+    if context.lease.settings is not None and read_cause(context.lease.settings) is not None:
+        return CallbackResult.UNDO
     if handler.spec.once and context.lease.choice == IT_HAPPENED:
         return Outcome(Ended.RETURNED, skipped=True)
     return CallbackResult.CALL_HANDLER
@@ -179,7 +221,7 @@ def _upcast(handler: Handler, context: Context) -> dict[str, Any]:
 
 def run_callbacks_sync(
     handler: Handler, context: Context, arguments: Mapping[str, Any], convert: ConvertResult
-) -> Outcome | CallbackResult | None:
+) -> Outcome | CallHandler | None:
     """Run the callbacks of a sync handler."""
     callbacks = _callbacks(handler, context, convert)
     payload = _without_context(handler, arguments)
@@ -194,7 +236,7 @@ def run_callbacks_sync(
 
 async def run_callbacks_async(
     handler: Handler, context: Context, arguments: Mapping[str, Any], convert: ConvertResult
-) -> Outcome | CallbackResult | None:
+) -> Outcome | CallHandler | None:
     """Run the callbacks of an async handler."""
     callbacks = _callbacks(handler, context, convert)
     payload = _without_context(handler, arguments)

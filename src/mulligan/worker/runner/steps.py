@@ -21,8 +21,9 @@ from mulligan.core.format import format_duration, safe_text
 from mulligan.core.job import RecordedStep, split_uses
 from mulligan.core.json import encode
 from mulligan.failures.capture import get_cause, get_context
-from mulligan.manifest.arguments import result_converter, to_json
+from mulligan.manifest.arguments import read_first_argument, result_converter, to_json
 from mulligan.retries.reasons import IT_HAPPENED, RUN_AGAIN
+from mulligan.retries.undo import UNDO_POLICY
 from mulligan.steps.options import (
     DECLARED,
     NO_OPTIONS,
@@ -30,8 +31,9 @@ from mulligan.steps.options import (
     DeclaredStep,
     StepOptions,
     check_step_options,
+    find_function,
 )
-from mulligan.steps.rules import ClosedGate, StepKind, StepRecord, StepState
+from mulligan.steps.rules import ClosedGate, StepKind, StepRecord, StepState, read_detail
 from mulligan.worker.runner.program import run_in_thread
 
 NAME_LIMIT = 200  # characters of a step or checkpoint
@@ -107,8 +109,13 @@ class AttemptSteps:
     """Steps and checkpoints that an attempt found, and those that it has added."""
 
     def __init__(
-        self, lease: Lease, recorded: Mapping[str, RecordedStep], result_limit: int
+        self,
+        lease: Lease,
+        recorded: Mapping[str, RecordedStep],
+        result_limit: int,
+        undo_policy: str,
     ) -> None:
+        self._undo_policy = undo_policy
         self._job_id = lease.id
         self._uses = split_uses(lease.uses)
         self._limit = result_limit
@@ -207,9 +214,11 @@ class AttemptSteps:
         text: str | None = None,
         took: Micros = 0,
     ) -> StepRun:
-        detail = {}
+        detail: dict[str, Any] = {}
         if call.options.undo:
-            detail["undo"] = call.options.undo
+            detail = {"undo": call.options.undo, "auto": self._undo_policy != "by_hand"}
+            if call.options.policy is not None:
+                detail["policy"] = call.options.policy
         record = StepRecord(
             call.name, StepKind.STEP, state, step.number, text, encode(detail), took
         )
@@ -240,6 +249,54 @@ class AttemptSteps:
         if call.options.doubt == PARK_IN_DOUBT:
             raise StepInDoubt(call.name, (RUN_AGAIN, IT_HAPPENED))
         return None
+
+    # --- Undo ---
+
+    def undo(self) -> StepRun:
+        """Undo the finished steps, the last one first."""
+        for name, recorded in self._to_undo():
+            detail = read_detail(recorded.detail)
+            policy = detail.get("policy", UNDO_POLICY)
+            step = StepFailure(f"{name}/undo", recorded.number, policy, in_doubt=True)
+            try:
+                yield from self._undo(step, name, recorded, detail["undo"])
+            except BaseException as error:
+                self._raised.append(RaisedInStep(error, step))
+                raise
+
+    def _to_undo(self) -> list[tuple[str, RecordedStep]]:
+        found = [
+            (name, step)
+            for name, step in self._recorded.items()
+            if is_undoable(step) and step.state == StepState.DONE
+        ]
+        return sorted(found, key=lambda pair: pair[1].number, reverse=True)
+
+    def count_undoable(self) -> tuple[int, int]:
+        """Count the steps with an undo function: all, and those that are not undone."""
+        ended = {StepState.DONE, StepState.UNDONE}
+        total = sum(is_undoable(step) and step.state in ended for step in self._recorded.values())
+        return total, len(self._to_undo())
+
+    def _undo(
+        self, step: StepFailure, name: str, recorded: RecordedStep, reference: str
+    ) -> StepRun:
+        began = time.monotonic_ns()
+        fn = find_function(reference)
+        value = read_first_argument(fn, recorded.value)
+        yield NoteBegin(step, None)
+        yield CallFunction(step.name, fn, (value,))
+        record = StepRecord(
+            name,
+            StepKind.STEP,
+            StepState.UNDONE,
+            recorded.number,
+            recorded.value,
+            recorded.detail,
+            _micros_since(began),
+        )
+        self.note(record, held=(yield SaveRecord(record)))
+        yield NoteEnd(step.name)
 
     def find_raised(self, error: BaseException) -> StepFailure | None:
         """Return the step that raised an exception, or one of its causes."""
@@ -360,6 +417,11 @@ async def call_async(call: CallFunction) -> Any:
 
 def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn)
+
+
+def is_undoable(step: RecordedStep) -> bool:
+    """True for a step with an undo function."""
+    return step.kind == StepKind.STEP and '"undo":' in step.detail
 
 
 def _is_in_doubt(found: RecordedStep | None) -> bool:
