@@ -15,6 +15,8 @@ from mulligan.events.queries import JobEventQueries
 from mulligan.steps.rules import StepKind, StepRecord, StepState
 from mulligan.storage.base import Queries, RowTransaction
 
+_UNFINISHED = frozenset({StepState.RUNNING, StepState.WAITING})
+
 
 class StepRow(NamedTuple):
     """A step as it is stored."""
@@ -68,7 +70,7 @@ def step_write(lease: Lease, record: StepRecord) -> StepWrite:
 
 def _event_data(lease: Lease, record: StepRecord) -> str | None:
     """Return the data of `job.step_finished`; None for what finishes no step."""
-    if record.kind == StepKind.CHECKPOINT or record.state == StepState.RUNNING:
+    if record.kind == StepKind.CHECKPOINT or record.state in _UNFINISHED:
         return None
     data: dict[str, Any] = {"kind": lease.kind, "queue": lease.queue, "step": record.name}
     data |= {"state": record.state, "duration_ms": record.took // 1000}

@@ -15,6 +15,7 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Lane, State
 from mulligan.core.json import encode
 from mulligan.core.lifecycle import EVENTS, TERMINAL
+from mulligan.core.waits import NEVER, RequestedWait
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
@@ -183,10 +184,7 @@ def _event_fields(
     fields: dict[str, Any] = {"kind": lease.kind, "queue": lease.queue}
     if decision.reason:
         fields["reason"] = decision.reason
-    if ending.duration_ms is not None:
-        fields["duration_ms"] = ending.duration_ms
-    if decision.run_at is not None and decision.state is State.QUEUED:
-        fields["next_retry_at"] = decision.run_at
+    _add_times(fields, ending, decision)
     if decision.failure is not None:
         fields = public_error(decision.failure) | fields
     if decision.verb in _CHARGED:
@@ -205,8 +203,22 @@ def _event_fields(
         fields |= {name: terms[name] for name in ("runbook", "alarm") if name in terms}
     if decision.skipped:
         fields["skipped"] = True
+    if decision.verb is Verb.WAIT:
+        _add_wait(fields, ending.outcome.wait)
     _add_measures(fields, lease, decision)
     return fields
+
+
+def _add_times(fields: dict[str, Any], ending: Ending, decision: Decision) -> None:
+    if ending.duration_ms is not None:
+        fields["duration_ms"] = ending.duration_ms
+    if decision.run_at not in {None, NEVER} and decision.state is State.QUEUED:
+        fields["next_retry_at"] = decision.run_at
+
+
+def _add_wait(fields: dict[str, Any], wait: RequestedWait | None) -> None:
+    if wait is not None:
+        fields |= {"step": wait.name, "for": wait.kind}
 
 
 def _add_measures(fields: dict[str, Any], lease: Lease, decision: Decision) -> None:
