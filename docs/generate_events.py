@@ -15,6 +15,8 @@ WHEN = {
     EventType.JOB_STARTED: "an attempt was claimed",
     EventType.JOB_RETRY_SCHEDULED: "an attempt failed and will be retried",
     EventType.JOB_SNOOZED: "the handler snoozed or held a dependency, or a failure was not charged",
+    EventType.JOB_WAITING: "an attempt ended, uncharged: the job waits for a time, an answer or child jobs",
+    EventType.JOB_ANSWERED: "a person or a program answered what a job waits for (`app.tell`)",
     EventType.JOB_SUCCEEDED: "the handler returned a result",
     EventType.JOB_DIED: "the job has finally failed",
     EventType.JOB_CANCELLED: "the job was cancelled; if it ran, its code has stopped",

@@ -99,6 +99,7 @@ FOR_THE_RUNNER = {
     "clean_up",
     "traced",
     "needs_cleanup",
+    "requested_wait",
 }
 FOR_THE_RUNNER |= {"started_programs", "end_programs"}
 

@@ -170,6 +170,14 @@ ACTIONS = {
         {"state": "parked"},
         {"state": "queued"},
     ),
+    "answer": Action(
+        "job.answered",
+        lambda app: app.tell(
+            job=app.enqueue("works"), name="approval", value=1, actor="python", reason=REASON
+        ),
+        {"answered": False},
+        {"answered": True},
+    ),
     "discard": Action(
         "job.discarded",
         lambda app: app.jobs.discard(kill_job(app), reason=REASON),
@@ -493,6 +501,7 @@ AUTOMATIC = {
     "job.started",
     "job.retry_scheduled",
     "job.snoozed",
+    "job.waiting",
     "job.succeeded",
     "job.died",
     "job.parked",

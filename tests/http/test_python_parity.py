@@ -33,6 +33,7 @@ ROUTE_OF_METHOD = {
     "jobs.preview_retry": "POST /jobs/{job_id}/retry",
     "jobs.cancel": "POST /jobs/{job_id}/cancel",
     "jobs.release": "POST /jobs/{job_id}/release",
+    "jobs.tell": "POST /jobs/{job_id}/tell/{name:path}",
     "jobs.discard": "POST /jobs/{job_id}/discard",
     "jobs.undiscard": "POST /jobs/{job_id}/undiscard",
     "jobs.rerun": "POST /jobs/{job_id}/rerun",
@@ -116,6 +117,7 @@ ROUTE_OF_METHOD = {
     "events.list": "GET /audit",
     "status.link": "POST /jobs/{job_id}/status-link",
     "app.enqueue": "POST /jobs",
+    "app.tell": "POST /jobs/{job_id}/tell/{name:path}",
     "app.insert": "POST /jobs/bulk",
     "app.batch": "POST /batches",
     "app.insight": "GET /insight",
@@ -123,6 +125,7 @@ ROUTE_OF_METHOD = {
 METHODS_WITHOUT_ROUTE = {
     "jobs.titles": "for lists and pages that people read",
     "jobs.resolve": BY_A_PREFIX,
+    "jobs.find_by_key": "for app.tell(key=) and the command line",
     "batches.resolve": BY_A_PREFIX,
     "operations.resolve": BY_A_PREFIX,
     "subscriptions.resolve": BY_A_PREFIX,

@@ -62,6 +62,7 @@ ROUTES = {
     "POST /jobs/{job_id}/retry": act("job", consumes=True),
     "POST /jobs/{job_id}/cancel": act("job", 409),
     "POST /jobs/{job_id}/release": act("job", 409),
+    "POST /jobs/{job_id}/tell/{name:path}": act("job", body={"value": 1}, consumes=True),
     "POST /jobs/{job_id}/discard": act("job", consumes=True),
     "POST /jobs/{job_id}/undiscard": act("job", 409),
     "POST /jobs/{job_id}/rerun": act("job", 409),
@@ -255,7 +256,7 @@ def call_route(client, route, headers, name=""):
     verb, path = route.split()
     spec = ROUTES[route]
     begin, brace, rest = path.partition("{")
-    after = rest.partition("}")[2].replace("{token}", "1")
+    after = rest.partition("}")[2].replace("{token}", "1").replace("{name:path}", "approval")
     address = f"{begin}{name}{after}" if brace else path
     if route == "GET /events":
         verb = "HEAD"  # the stream never ends

@@ -57,6 +57,10 @@ class AsyncJobs:
         """Return what `retry` would change and everything that would refuse it, without writing."""
     async def cancel(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:
         """Cancel a queued or parked job at once; ask a running job to stop."""
+    async def tell(self, job_id: str, name: str, value: Any=None, *, actor: str='', reason: str='', owner: str | None=None) -> Job:
+        """Answer what a job waits for (`ctx.wait`), or will wait for. The first answer counts."""
+    async def find_by_key(self, key: str, *, owner: str | None=None) -> str:
+        """Return the id of the only unfinished job with this unique key."""
     async def release(self, job_id: str, *, choice: str | None=None, value: Any=None, reason: str='', owner: str | None=None) -> Job:
         """Queue a parked job again, with one of the choices it offers."""
     async def undo(self, job_id: str, *, reason: str='', owner: str | None=None) -> Job:

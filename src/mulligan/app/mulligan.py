@@ -50,6 +50,7 @@ from mulligan.core.errors import (
     Duration,
     DurationOrTime,
     PayloadRefused,
+    Refused,
     SchemaError,
     StoreUnavailable,
 )
@@ -689,6 +690,27 @@ class Mulligan(AppServices):
             warn_on_event_loop("enqueue", "app.aio.enqueue", options.get("connection"))
         new, connection = self.new_job_by_name(kind, payload, options)
         return enqueue(self, [new], connection)[0]
+
+    def tell(
+        self,
+        *,
+        name: str,
+        job: str | Job | None = None,
+        key: str | None = None,
+        value: Any = None,
+        actor: str = "",
+        reason: str = "",
+    ) -> Job:
+        """Answer what a job waits for with `ctx.wait(name)`. The first answer counts.
+
+        `job` is the job or its id, `key` its unique key instead. An answer that comes before the
+        wait is kept. Raises AnswerRefused if there was an answer before, or its time is over.
+        """
+        if (job is None) == (key is None):
+            message = "tell() needs either job= or key="
+            raise Refused(message)
+        job_id = self.jobs.find_by_key(key) if key is not None else getattr(job, "id", job)
+        return self.jobs.tell(str(job_id), name, value, actor=actor, reason=reason)
 
     def build_job(
         self, kind: str, payload: Mapping[str, Any] | None = None, **options: Any

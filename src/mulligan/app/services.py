@@ -193,6 +193,9 @@ class AppServices(Services):
     def metrics(self) -> str: ...
 
     @abstractmethod
+    def tell(self, *args: Any, **options: Any) -> Job: ...
+
+    @abstractmethod
     def new_job_by_name(
         self, kind: str, payload: Any, options: Mapping[str, Any]
     ) -> tuple[NewJob, Any]: ...
@@ -230,6 +233,10 @@ class AsyncApp(AsyncServices):
     ) -> Insight:
         """Return statistics like `app.insight`."""
         return await run_on_thread(self._app.insight, since, kind=kind, queue=queue)
+
+    async def tell(self, **options: Any) -> Job:
+        """Answer what a job waits for, like `app.tell`."""
+        return await run_on_thread(self._app.tell, **options)
 
     async def metrics(self) -> str:
         """Return the Prometheus metrics like `app.metrics`."""

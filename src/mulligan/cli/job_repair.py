@@ -113,6 +113,25 @@ def repair_by_id(
     return exit_code_for(errors[0]) if errors else 0
 
 
+def answer_job(
+    id_or_key: str,
+    name: str,
+    value: str | None,
+    options: Mapping[str, str],
+    database: str | None,
+    output: str | None,
+    *,
+    by_key: bool,
+) -> None:
+    """Answer what one job waits for, and print the job."""
+    answer = None if value is None else parse_value(value)
+    with open_services(database) as services:
+        jobs = services.jobs
+        job_id = jobs.find_by_key(id_or_key) if by_key else jobs.resolve(id_or_key)
+        job = jobs.tell(job_id, name, answer, **options)
+    _print_results([RepairResult(job_id, job_record(job))], output, as_object=True)
+
+
 def repair_newest(
     request: RepairRequest, filter_: str, limit: int, database: str | None, output: str | None
 ) -> int:

@@ -192,6 +192,40 @@ def index(kind: str, database: str | None) -> None:
     run_index(kind, database)
 
 
+# --- Answer ---
+
+
+@jobs.command("tell")
+@id_argument
+@click.argument("name")
+@click.argument("value", required=False)
+@click.option("--key", is_flag=True, help="ID is the unique key of the job.")
+@click.option("--actor", default="", help="Who answers; default: you.")
+@shared.reason_option
+@shared.database_option
+@shared.output_option
+def tell(
+    job_id: str,
+    name: str,
+    value: str | None,
+    actor: str,
+    reason: str,
+    database: str | None,
+    output: str | None,
+    *,
+    key: bool,
+) -> None:
+    """Answer what a job waits for (`ctx.wait`). The first answer counts.
+
+    VALUE is JSON, or else a text. Without VALUE the answer is null. Exit code 5: the wait was
+    answered before, or its time is over.
+    """
+    from mulligan.cli.job_repair import answer_job
+
+    options = {"actor": actor, "reason": reason}
+    answer_job(job_id, name, value, options, database, output, by_key=key)
+
+
 # --- Repair ---
 
 

@@ -257,6 +257,7 @@ _STYLES: dict[str, str] = {
     "warn": "yellow",
     "held": "yellow",
     "backing_off": "yellow",
+    "waiting": "cyan",
     "over_budget": "yellow",
     "no_worker": "yellow",
     "draining": "yellow",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from mulligan.core.attempt_log import AttemptLog
 from mulligan.core.durations import Micros
 from mulligan.core.job import State
+from mulligan.core.waits import RequestedWait
 
 
 class Cls(StrEnum):
@@ -53,6 +54,7 @@ class Ended(StrEnum):
     CANCELLED = "cancelled"  # the handler returned Cancel, or stopped on request
     LOST = "lost"  # its process or its worker died
     RELEASED = "released"  # put back uncharged: shutdown, drain, or another job's failure
+    WAITING = "waiting"  # for a time, an answer or child jobs, without a slot
     REFUSED = "refused"  # a manual retry that the app's can_retry= did not allow
 
 
@@ -63,6 +65,7 @@ class Verb(StrEnum):
     SUCCEED = "succeed"
     RETRY = "retry"
     SNOOZE = "snooze"
+    WAIT = "wait"
     HOLD = "hold"
     LOSE = "lose"
     GIVE_BACK = "give back"
@@ -97,6 +100,7 @@ class Ground(StrEnum):
     RETRY_REQUESTED = "retry_requested"  # the handler returned Retry
     LOST = "lost"
     SNOOZED = "snoozed"
+    WAITING = "waiting"  # not charged
     HELD = "held"  # the handler returned Hold
     RELEASED = "released"
     DEPENDENCY_DOWN = "dependency_down"  # not charged
@@ -197,6 +201,7 @@ class Outcome(NamedTuple):
     log: AttemptLog | None = None  # no decision depends on it
     step: StepFailure | None = None
     unused_steps: tuple[str, ...] = ()  # recorded, and not called by an attempt that returned
+    wait: RequestedWait | None = None  # what the job waits for, without a slot
 
 
 class Lease(NamedTuple):

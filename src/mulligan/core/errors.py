@@ -22,7 +22,8 @@ MulliganError
 │   │   ├── BatchSealed            the batch accepts no more members
 │   │   ├── BatchCancelled         the batch was cancelled
 │   │   ├── BatchExpired           the batch has expired
-│   │   └── NothingFailed          the batch has no dead member to retry
+│   │   ├── NothingFailed          the batch has no dead member to retry
+│   │   └── AnswerRefused          a wait was answered before, or its time is over
 │   ├── BatchOwner             the job and its batch have different owners
 │   ├── ConnectionRefused      the caller's connection cannot be used safely
 │   └── TwoLibraries           the process uses two SQLite libraries on one file
@@ -186,6 +187,12 @@ class NothingFailed(IllegalMove):
     """The batch has no dead member to retry."""
 
     code = "NOTHING_FAILED"
+
+
+class AnswerRefused(IllegalMove):
+    """A wait was answered before, or its time is over."""
+
+    code = "ANSWER_REFUSED"
 
 
 class BatchOwner(Refused):

@@ -19,6 +19,8 @@ class EventType(StrEnum):
     JOB_STARTED = "job.started"
     JOB_RETRY_SCHEDULED = "job.retry_scheduled"
     JOB_SNOOZED = "job.snoozed"
+    JOB_WAITING = "job.waiting"
+    JOB_ANSWERED = "job.answered"
     JOB_SUCCEEDED = "job.succeeded"
     JOB_DIED = "job.died"
     JOB_CANCELLED = "job.cancelled"

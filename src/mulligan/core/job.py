@@ -129,6 +129,7 @@ class JobRow(NamedTuple):
     counts: str | None = None  # JSON: counted failures of this generation, by class and by code
     settings: str | None = None  # JSON: settings for the next attempts, from an escalation step
     version: int = 1  # of the payload
+    waits: str | None = None  # JSON: what it waits for without a slot
 
 
 class AttemptRow(NamedTuple):

@@ -28,6 +28,7 @@ from mulligan.core.job import (
     LimitKey,
     ReadyWindow,
 )
+from mulligan.core.waits import NEVER
 from mulligan.guards.limits import owner_share
 from mulligan.guards.state import GuardState
 
@@ -431,7 +432,7 @@ class LaneView:
         times = [run_at for _, _, run_at in self._open_lanes]
         times += [gate.until for gate in self.closed_gates if gate.until is not None]
         times += [guard.probe_at for guard in guards.values() if guard.open]
-        return [at for at in times if at > self.state.now]
+        return [at for at in times if self.state.now < at < NEVER]
 
 
 # --- Lanes that a claim reads ---

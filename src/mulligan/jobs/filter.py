@@ -48,6 +48,7 @@ MAX_VALUES = 20
 MAX_SEARCH_TERMS = 5
 MAX_ARGUMENTS = 5
 PHASES = (
+    "waiting",
     "scheduled",
     "backing_off",
     "held",
@@ -226,6 +227,7 @@ INDEXED_PREFIX = "indexed."  # argument to find by the index of arguments
 STATES_INDEXED_BY_ID = (State.DEAD.value, State.PARKED.value, State.CANCELLED.value)
 ABOVE_ALL_IDS = "~"
 _STATE_OF_PHASE = {
+    "waiting": "queued",
     "held": "queued",
     "scheduled": "queued",
     "backing_off": "queued",

@@ -29,8 +29,9 @@ step: EXISTS (SELECT 1 FROM {p}step AS s WHERE s.job_id = id AND s.kind = 'step'
 near.id: {+}id = ?
 near.group: ({+}state = 'dead' AND {+}died_group = ?)
 phase.held: {+}state = 'queued' AND {part:held_by_gate}
+phase.waiting: state = 'queued' AND waits IS NOT NULL AND run_at > :now AND NOT {part:held_by_gate}
 phase.scheduled: {+}state = 'queued' AND attempt = 0 AND run_at > :now AND NOT {part:held_by_gate}
-phase.backing_off: {+}state = 'queued' AND attempt > 0 AND run_at > :now AND NOT {part:held_by_gate}
+phase.backing_off: {+}state = 'queued' AND attempt > 0 AND waits IS NULL AND run_at > :now AND NOT {part:held_by_gate}
 phase.running: {+}state = 'running' AND cancel_reason IS NULL
 phase.stopping: {+}state = 'running' AND cancel_reason IS NOT NULL
 phase.parked: {+}state = 'parked'
@@ -225,6 +226,7 @@ UPDATE {p}job SET
   finished_at = CASE WHEN :finished THEN :now END,
   unique_hash = :unique_hash,
   cancel_reason = NULL,
+  waits = CASE WHEN :state = 'queued' AND NOT :new_generation THEN waits END,
   max_retries = COALESCE(:max_retries, max_retries), priority = COALESCE(:priority, priority),
   timeout = COALESCE(:timeout, timeout), policy = COALESCE(:policy, policy), payload = COALESCE(:payload, payload),
   version = COALESCE(:version, version),

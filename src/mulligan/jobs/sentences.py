@@ -209,12 +209,13 @@ def _describe_end(attempt: AttemptRow, row: JobRow) -> str:
         return f"went back to the queue after {elapsed} at no charge: {reason}"
     if attempt.ended == Ended.PARKED and attempt.verb == Verb.PARK:
         return f"parked the job after {elapsed} to ask a person: {reason}"
-    if attempt.ended in {Ended.SNOOZED, Ended.HELD} and attempt.verb in {Verb.SNOOZE, Verb.HOLD}:
+    if attempt.ended in _POSTPONES and attempt.verb in {Verb.SNOOZE, Verb.HOLD, Verb.WAIT}:
         return f"postponed the job after {elapsed} at no charge: {reason}"
     action = _END_VERBS.get(attempt.ended, "failed")
     return f"{action} after {elapsed}{_describe_verdict(attempt)}"
 
 
+_POSTPONES = frozenset({Ended.SNOOZED, Ended.HELD, Ended.WAITING})
 _END_VERBS: Mapping[str, str] = {
     Ended.RETRY: "requested a retry",
     Ended.REFUSED: "was refused by its app (can_retry)",

@@ -317,6 +317,34 @@ class Jobs:
         repair.cancel(self._store, job_id, actor=self._actor, reason=reason, owner=owner)
         return self.get(job_id)
 
+    def tell(
+        self,
+        job_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        actor: str = "",
+        reason: str = "",
+        owner: str | None = None,
+    ) -> Job:
+        """Answer what a job waits for (`ctx.wait`), or will wait for. The first answer counts.
+
+        A waiting job becomes due with its answer. Raises AnswerRefused if the wait was answered
+        before, or its time is over.
+        """
+        from mulligan.waits import service
+
+        limit = self._settings().limits.payload
+        answer = service.check_answer(name, value, actor or self._actor, reason, limit)
+        service.tell(self._store, job_id, answer, owner)
+        return self.get(job_id)
+
+    def find_by_key(self, key: str, *, owner: str | None = None) -> str:
+        """Return the id of the only unfinished job with this unique key."""
+        from mulligan.waits import service
+
+        return service.find_job(self._store, key, owner)
+
     def release(
         self,
         job_id: str,

@@ -23,6 +23,7 @@ from mulligan.core.job import (
     split_uses,
 )
 from mulligan.core.json import scalar_text
+from mulligan.core.waits import NEVER
 from mulligan.failures.redact import mask_secrets
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.limits import (
@@ -121,7 +122,7 @@ def build_job_view(
     state = State(row.state)
     result = None if row.result is None else json.loads(row.result)
     next_retry_at = None
-    if state is State.QUEUED and row.attempt > 0:
+    if state is State.QUEUED and row.attempt > 0 and row.run_at != NEVER:
         next_retry_at = to_datetime(row.run_at)
     return Job(
         id=row.id,

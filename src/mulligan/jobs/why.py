@@ -17,6 +17,7 @@ from mulligan.core.format import (
     one_line,
 )
 from mulligan.core.job import Gate, JobRow, Lane, Limit, LimitKey, State
+from mulligan.core.waits import WaitKind, read_waits
 from mulligan.guards import describe as guards
 from mulligan.guards.describe import GuardedDependency
 from mulligan.guards.lanes import is_closed
@@ -108,6 +109,8 @@ def _queued_phase(
         return Phase("held", _held_reason(gate, now))
     if row.run_at <= now:
         return _due_phase(row, now, known_kinds, limit_state)
+    if row.waits is not None:
+        return Phase("waiting", describe_waits(row.waits, row.id, now))
     due = _time_in(row.run_at, now)
     if read_cause(row.settings) is not None:
         return Phase("undoing", f"{row.reason}; next attempt {due}")
@@ -115,6 +118,17 @@ def _queued_phase(
         return Phase("scheduled", f"due {due}; {_RUN_NOW}")
     reason = row.reason or "waiting for the next attempt"
     return Phase("backing_off", f"{reason}; next attempt {due}; {_RUN_NOW}")
+
+
+def describe_waits(text: str, job_id: str, now: Micros) -> str:
+    """Explain what a job waits for without a slot, until when, and what ends the wait sooner."""
+    wait = read_waits(text)
+    until = "" if wait.until is None else f"{_time_in(wait.until, now)}"
+    if wait.kind == WaitKind.SLEEP:
+        return f"sleeps until {until} ({wait.name}); {_RUN_NOW}"
+    limit = f" until {until}, then with its default" if until else ""
+    command = f"mulligan jobs tell {job_id} {quote(wait.name)} VALUE"
+    return f"waits for an answer to {wait.name}{limit}; to answer: {command}"
 
 
 def _due_phase(
@@ -303,6 +317,8 @@ def _describe_not_due(row: JobRow, now: Micros) -> str:
         "To run it now, with fresh counters: "
         f"mulligan jobs cancel {row.id} && mulligan jobs retry {row.id}"
     )
+    if row.waits is not None:
+        return f"Waiting without a slot: {describe_waits(row.waits, row.id, now)}"
     if row.attempt == 0:
         return f"Scheduled for {due}. {run_now}"
     reason = f" ({one_line(row.reason)})" if row.reason else ""

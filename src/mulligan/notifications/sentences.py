@@ -134,6 +134,15 @@ def _snoozed(event: Event) -> str:
     return f"{_kind(event)} was snoozed{_until(event, 'next_retry_at')}{_reason(event)}"
 
 
+def _waiting(event: Event) -> str:
+    until = _until(event, "next_retry_at")
+    return f"{_kind(event)} waits without a slot{until}{_reason(event)}"
+
+
+def _answered(event: Event) -> str:
+    return f"{_actor(event)} answered {_field(event, 'step')} of {_kind(event)}"
+
+
 def _succeeded(event: Event) -> str:
     text = f"{_kind(event)} succeeded"
     if event.attempt and event.attempt > 1:
@@ -366,6 +375,8 @@ _TEMPLATES: Mapping[str, Sentence] = {
     EventType.JOB_STARTED: _started,
     EventType.JOB_RETRY_SCHEDULED: _retry_scheduled,
     EventType.JOB_SNOOZED: _snoozed,
+    EventType.JOB_WAITING: _waiting,
+    EventType.JOB_ANSWERED: _answered,
     EventType.JOB_SUCCEEDED: _succeeded,
     EventType.JOB_DIED: _died,
     EventType.JOB_CANCELLED: _job_was("was cancelled"),

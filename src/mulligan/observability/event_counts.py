@@ -100,6 +100,7 @@ OUTCOMES = {
     "job.released": "released",
     "job.lost": "lost",
     "job.snoozed": "snoozed",
+    "job.waiting": "waiting",
 }
 STATES = {"job.succeeded": "succeeded", "job.died": "dead", "job.cancelled": "cancelled"}
 WORKERS = {"worker.started": "started", "worker.lost": "lost", "worker.runner_died": "runner_died"}

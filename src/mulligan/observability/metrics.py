@@ -97,7 +97,7 @@ COUNTERS = (
     Counter(
         "mulligan_attempts_total",
         "Attempts that ended, by outcome: succeeded, retry, dead, cancelled, parked, released, "
-        "lost, snoozed.",
+        "lost, snoozed, waiting.",
         "attempts",
         {**JOB, "outcome": "outcome", **FAILURE},
     ),

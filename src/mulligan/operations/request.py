@@ -76,6 +76,7 @@ DEFAULT_RATES: Mapping[Action, float] = {
     Action.MOVE: 1000.0,
 }
 PHASE_STATES = {
+    "waiting": State.QUEUED,
     "scheduled": State.QUEUED,
     "backing_off": State.QUEUED,
     "held": State.QUEUED,

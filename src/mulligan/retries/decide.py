@@ -21,6 +21,7 @@ from mulligan.core.attempt import Cls, Decision, Ended, Failure, Lease, Outcome,
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.job import State, is_name
 from mulligan.core.lifecycle import MOVES
+from mulligan.core.waits import NEVER, WaitKind
 from mulligan.failures import codes
 from mulligan.retries import reasons
 from mulligan.retries.backoff import MAX_WAIT_SECONDS, Rng
@@ -290,6 +291,23 @@ def _decide_snoozed(case: DecisionInput) -> Decision:
     if is_name(case.outcome.queue):  # checked where the handler runs, which is not trusted
         decision = _apply_step(case, decision, Then(queue=case.outcome.queue))
     return _requeue(case, decision, run_at)
+
+
+def _decide_waiting(case: DecisionInput) -> Decision:
+    """Decide about a handler that waits without a slot. A wait is never charged."""
+    wait = case.outcome.wait
+    if wait is None:  # a runner sent an incomplete outcome
+        return _decide_failed(case._replace(outcome=case.outcome._replace(ended=Ended.FAILED)))
+    if wait.kind == WaitKind.SLEEP:
+        run_at = _requested_time(case, 0)
+        reason = reasons.sleeping(wait.name, _seconds_until(case, run_at))
+        return _requeue(case, _make_decision(case, Verb.WAIT, reason), run_at)
+    has_limit = case.outcome.until is not None or case.outcome.after is not None
+    run_at = _requested_time(case, 0) if has_limit else NEVER
+    seconds = _seconds_until(case, run_at) if has_limit else None
+    reason = reasons.waiting(case.outcome.reason or wait.name, seconds)
+    # Not `_requeue`: what the job waits for may come before its deadline.
+    return _make_decision(case, Verb.WAIT, reason, run_at=run_at)
 
 
 def _decide_held(case: DecisionInput) -> Decision:
@@ -620,6 +638,7 @@ _RULES: dict[Ended, Callable[[DecisionInput], Decision]] = {
     Ended.FAILED: _decide_failed,
     Ended.RETRY: _decide_retry,
     Ended.SNOOZED: _decide_snoozed,
+    Ended.WAITING: _decide_waiting,
     Ended.PARKED: _decide_parked,
     Ended.HELD: _decide_held,
     Ended.CANCELLED: _decide_cancelled,

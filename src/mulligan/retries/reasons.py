@@ -99,6 +99,18 @@ def snoozed(wait: float, reason: str) -> Reason:
     return Reason(Ground.SNOOZED, _because(f"snoozed for {format_duration(wait)}", reason))
 
 
+def sleeping(name: str, wait: float) -> Reason:
+    return Reason(Ground.WAITING, f"sleeps for {format_duration(wait)} ({name})")
+
+
+def waiting(what: str, wait: float | None) -> Reason:
+    """Explain a wait that something else ends, at the latest after `wait` seconds."""
+    text = f"waits for {what}"
+    if wait is not None:
+        text = f"{text}, for at most {format_duration(wait)}"
+    return Reason(Ground.WAITING, text)
+
+
 def held(dependency: str, wait: float, reason: str) -> Reason:
     text = f"waits for {dependency}, held for {format_duration(wait)}"
     return Reason(Ground.HELD, _because(text, reason))

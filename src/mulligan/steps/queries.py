@@ -16,6 +16,8 @@ from mulligan.retries.undo import mark_undo
 from mulligan.steps.rules import AUTO_UNDO, StepKind, StepRecord, StepState
 from mulligan.storage.base import Queries, RowTransaction
 
+_UNFINISHED = frozenset({StepState.RUNNING, StepState.WAITING})
+
 
 class StepRow(NamedTuple):
     """A step as it is stored."""
@@ -78,7 +80,7 @@ def _settings_after(lease: Lease, record: StepRecord) -> str | None:
 
 def _event_data(lease: Lease, record: StepRecord) -> str | None:
     """Return the data of `job.step_finished`; None for what finishes no step."""
-    if record.kind == StepKind.CHECKPOINT or record.state == StepState.RUNNING:
+    if record.kind == StepKind.CHECKPOINT or record.state in _UNFINISHED:
         return None
     data: dict[str, Any] = {"kind": lease.kind, "queue": lease.queue, "step": record.name}
     data |= {"state": record.state, "duration_ms": record.took // 1000}

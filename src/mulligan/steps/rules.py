@@ -13,11 +13,14 @@ class StepKind(StrEnum):
     STEP = "step"
     UNDO = "undo"
     CHECKPOINT = "checkpoint"
+    SLEEP = "sleep"
+    WAIT = "wait"
 
 
 class StepState(StrEnum):
     """State of a step."""
 
+    WAITING = "waiting"  # for what ends a wait without a slot
     RUNNING = "running"  # marked before its call; without a result it is in doubt
     DONE = "done"
     FAILED = "failed"

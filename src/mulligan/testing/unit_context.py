@@ -9,13 +9,13 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Self
 
 from mulligan.config import LimitSection, RetrySection
 from mulligan.core.attempt import Lease, StepFailure
-from mulligan.core.durations import Micros, to_micros
-from mulligan.core.errors import Refused
+from mulligan.core.durations import Micros, check_duration_or_time, to_micros
+from mulligan.core.errors import DurationOrTime, Refused
 from mulligan.core.ids import new_id
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep
 from mulligan.core.tracing import NO_TRACER
@@ -30,13 +30,41 @@ DEFAULT_KIND = "test"
 class UnitContext(Context):
     """A `Context` that keeps in memory what the handler does with it.
 
-    `reports` has each progress, `spent` the cost. `request_stop()` sets `cancelled`.
+    `reports` has each progress, `spent` the cost. `request_stop()` sets `cancelled`. Sleeps are
+    over at once, and a wait has the answer that was passed, or else its default.
     """
+
+    answers: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, lease: Lease, previous: PreviousAttempts, state: Any) -> None:
         self.reports: list[tuple[float | None, str]] = []
         self._memory = _MemoryHost(state)
         super().__init__(self._memory, 0, lease, previous)
+
+    def sleep(self, name: str, duration: DurationOrTime) -> None:
+        """Return at once, as the attempt after the sleep would."""
+        check_duration_or_time("duration", duration)
+        self._steps.begin(name, StepKind.SLEEP)
+
+    async def sleep_async(self, name: str, duration: DurationOrTime) -> None:
+        """Return at once, as the attempt after the sleep would."""
+        self.sleep(name, duration)
+
+    def wait(self, name: str, *, timeout: DurationOrTime | None = None, default: Any = None) -> Any:
+        """Return the answer that was passed to `context`, or else the default."""
+        del timeout
+        self._steps.begin(name, StepKind.WAIT)
+        return self.answers.get(name, default)
+
+    async def wait_async(
+        self,
+        name: str,
+        *,
+        timeout: DurationOrTime | None = None,  # noqa: ASYNC109 - as in `Context`
+        default: Any = None,
+    ) -> Any:
+        """Return the answer that was passed to `context`, or else the default."""
+        return self.wait(name, timeout=timeout, default=default)
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +135,7 @@ def context(  # noqa: PLR0913 - one keyword per fact that a handler can read
     previous: Mapping[str, Any] | None = None,
     checkpoints: Mapping[str, Any] | None = None,
     steps: Mapping[str, Any] | None = None,
+    answers: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     state: Any = None,
     batch_id: str | None = None,
@@ -114,7 +143,8 @@ def context(  # noqa: PLR0913 - one keyword per fact that a handler can read
     """Return a context to call a handler with in a unit test: `render(context(), clip=7)`.
 
     The arguments are what the handler finds. `job` is one that you have enqueued. `steps` are
-    results of earlier attempts, by name: the handler gets them without a call.
+    results of earlier attempts, by name: the handler gets them without a call. `answers` are those
+    to its waits.
     """
     lease = _build_lease(
         job,
@@ -134,7 +164,9 @@ def context(  # noqa: PLR0913 - one keyword per fact that a handler can read
     )
     recorded = {**_record(StepKind.CHECKPOINT, checkpoints), **_record(StepKind.STEP, steps)}
     found = SimpleNamespace() if state is None else state
-    return UnitContext(lease, PreviousAttempts(recorded, previous), found)
+    unit = UnitContext(lease, PreviousAttempts(recorded, previous), found)
+    unit.answers = dict(answers or {})
+    return unit
 
 
 def _record(kind: StepKind, values: Mapping[str, Any] | None) -> dict[str, RecordedStep]:

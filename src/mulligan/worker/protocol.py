@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mulligan.core.attempt import Cls, Ended, Failure, Lease, Outcome, StepFailure
 from mulligan.core.job import PreviousAttempts, RecordedStep
+from mulligan.core.waits import RequestedWait, WaitKind
 from mulligan.steps.rules import StepRecord
 
 # --- Size ---
@@ -255,6 +256,7 @@ def outcome_to_wire(seq: int, outcome: Outcome, duration_ms: int, records: str =
         outcome.final,
         outcome.queue,
         None if outcome.step is None else list(outcome.step),
+        None if outcome.wait is None else [*outcome.wait],
         records,
     ]
 
@@ -300,7 +302,7 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
             unused_steps=tuple(map(str, unused)),
         )
     _, ended, _, cost, failure, after, until, reason, choices, dependency, final, *rest = item
-    queue, step, _ = rest
+    queue, step, wait, _ = rest
     return Outcome(  # positional: keyword arguments take twice as long
         _ENDED_BY_VALUE[ended],
         None,  # result
@@ -315,7 +317,19 @@ def outcome_from_wire(item: list[Any]) -> Outcome:
         cost,
         queue=queue,
         step=None if step is None else step_failure_from_wire(step),
+        wait=_wait_from_wire(wait),
     )
+
+
+def _wait_from_wire(item: list[Any] | None) -> RequestedWait | None:
+    """Decode a wait. Check the types of what is stored: a handler may have forged it."""
+    if item is None:
+        return None
+    wait = RequestedWait._make(item)
+    if {type(wait.name), type(wait.detail)} != {str} or not _are_numbers([wait.number]):
+        message = "invalid message about a wait"
+        raise ValueError(message)
+    return wait._replace(kind=WaitKind(wait.kind))
 
 
 def duration_from_wire(item: list[Any]) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from mulligan.batches.completion import complete_batches
-from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verdict
+from mulligan.core.attempt import Decision, Ending, Failure, Lease, Verb, Verdict
 from mulligan.core.durations import Micros
 from mulligan.core.json import decode
 from mulligan.core.lifecycle import TERMINAL
@@ -31,6 +31,7 @@ from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.steps.queries import StepQueries, failed_step
 from mulligan.storage.base import Transaction
+from mulligan.waits.begin import begin_waits
 from mulligan.worker.queries import AttemptLogRow, LeaseQueries, Refusal, RefusalReason
 from mulligan.worker.settlement import settlement_row, stale_event
 
@@ -87,6 +88,13 @@ def _settle_endings(
     ]
     _write_logs(tx, endings, refusals)
     _write_failed_steps(tx, endings, refusals)
+    waits = [
+        (ending, decision)
+        for ending, decision in decided
+        if decision.verb is Verb.WAIT and ending.lease.fence not in refusals
+    ]
+    if waits:
+        begin_waits(tx, waits, context.now)
     if holds:
         close_gates(tx, holds, context.now)
     if not refusals:

@@ -15,6 +15,7 @@ from mulligan.core.event import EventType, NewEvent
 from mulligan.core.job import Lane, State
 from mulligan.core.json import encode
 from mulligan.core.lifecycle import EVENTS
+from mulligan.core.waits import NEVER, RequestedWait
 from mulligan.retries.decide import decide
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.policy import EffectivePolicy
@@ -183,6 +184,8 @@ def _event_fields(
         fields["duration_ms"] = ending.duration_ms
     if decision.verb is not Verb.SUCCEED:
         fields = _add_failure(fields, ending, decision, policies)
+    if decision.verb is Verb.WAIT:
+        _add_wait(fields, ending.outcome.wait)
     if decision.skipped:
         fields["skipped"] = True
     # What observability/event_counts.py counts besides the kind of ending.
@@ -202,7 +205,7 @@ def _add_failure(
 ) -> dict[str, Any]:
     """Add what an event tells of an attempt that did not succeed."""
     lease = ending.lease
-    if decision.run_at is not None and decision.state is State.QUEUED:
+    if decision.run_at not in {None, NEVER} and decision.state is State.QUEUED:
         fields["next_retry_at"] = decision.run_at
     if decision.failure is not None:
         fields = public_error(decision.failure) | fields
@@ -221,6 +224,11 @@ def _add_failure(
         terms = decision.failure.terms if decision.failure is not None else {}
         fields |= {name: terms[name] for name in ("runbook", "alarm") if name in terms}
     return fields
+
+
+def _add_wait(fields: dict[str, Any], wait: RequestedWait | None) -> None:
+    if wait is not None:
+        fields |= {"step": wait.name, "for": wait.kind}
 
 
 def failure_group(failure: Failure | None) -> str:

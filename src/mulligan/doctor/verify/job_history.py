@@ -117,6 +117,8 @@ def _other_moves() -> dict[str, dict[str, str]]:
 STATE_AFTER: Mapping[str, str] = _states_after_attempt()
 OTHER_MOVES: Mapping[str, Mapping[str, str]] = _other_moves()
 
+# They may make a waiting job due. An answer may come before its wait.
+ENDS_WAIT = frozenset({EventType.JOB_ANSWERED, EventType.JOB_STEP_FINISHED})
 NO_STATE_CHANGE = frozenset({EventType.JOB_STALE_REFUSED, EventType.JOB_PRUNED})
 RUNNING = State.RUNNING.value
 QUEUED = State.QUEUED.value
@@ -144,9 +146,11 @@ class JobReplay:
     cancel_requested: bool = False
     due: int = 0
     failures: int | None = None
+    finished_steps: set[str] = field(default_factory=set)
     losses: tuple[int, int] | None = None  # at least, at most
     runs_alone: bool | None = False  # after a loss the next attempt runs alone; None: unknown
     last_start: Event | None = None
+    waits_for: str = ""  # name of the step for which it waits
     is_tried: bool = False  # the next start may be of a held kind
     may_ignore_kind: bool = False  # of the last start
     queued_events: int = 0
@@ -172,6 +176,9 @@ class JobReplay:
 
     def _apply(self, event: Event) -> None:
         if event.type in NO_STATE_CHANGE:
+            return
+        if event.type in ENDS_WAIT:
+            self._end_wait(event)
             return
         if event.type == EventType.JOB_TRIED:
             self.is_tried = True
@@ -287,7 +294,20 @@ class JobReplay:
         elif token != self.token:
             self._report("S7", f"token {token} ended while token {self.token} held the lease")
 
+    def _end_wait(self, event: Event) -> None:
+        """Note that a step is finished: a job that waits for it is due."""
+        step = str(event.data.get("step"))
+        self.finished_steps.add(step)
+        if step == self.waits_for:
+            self.due = 0
+
     def _set_due(self, event: Event) -> None:
+        self.waits_for = ""
+        if event.type == EventType.JOB_WAITING:
+            self.waits_for = str(event.data.get("step"))
+            if self.waits_for in self.finished_steps:
+                self.due = 0
+                return
         next_retry_at = event.data.get("next_retry_at")
         if next_retry_at is None:
             self.due = 0

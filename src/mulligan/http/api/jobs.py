@@ -83,6 +83,12 @@ class RetryRequest(ReasonRequest):
     )
 
 
+class AnswerRequest(ReasonRequest):
+    """Body of an answer to what a job waits for."""
+
+    value: Any = Field(None, description="the answer, any JSON")
+
+
 class ReleaseRequest(ReasonRequest):
     """Body of a release of a parked job."""
 
@@ -93,6 +99,7 @@ class ReleaseRequest(ReasonRequest):
 NewJobBody = Annotated[NewJobRequest, json_body(NewJobRequest)]
 NewJobsBody = Annotated[NewJobsRequest, json_body(NewJobsRequest)]
 RetryBody = Annotated[RetryRequest, json_body(RetryRequest)]
+AnswerBody = Annotated[AnswerRequest, json_body(AnswerRequest)]
 ReleaseBody = Annotated[ReleaseRequest, json_body(ReleaseRequest)]
 
 
@@ -254,6 +261,25 @@ async def release_job(
             value=body.value,
             reason=body.reason,
             owner=caller.owner,
+        )
+
+    return await _run_job_action(request, caller, job_id, act)
+
+
+@router.post(
+    "/{job_id}/tell/{name:path}", **responses(JOB), openapi_extra=describe_body(AnswerRequest)
+)
+async def answer_job(
+    request: Request, caller: Operator, job_id: str, name: str, body: AnswerBody
+) -> Response:
+    """Answer what a job waits for. The first answer counts.
+
+    409 with ANSWER_REFUSED if there was an answer before, or its time is over.
+    """
+
+    def act() -> Job:
+        return caller.services.jobs.tell(
+            job_id, name, body.value, reason=body.reason, owner=caller.owner
         )
 
     return await _run_job_action(request, caller, job_id, act)

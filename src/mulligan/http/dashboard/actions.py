@@ -25,6 +25,7 @@ from mulligan.insight.rules import format_percent
 from mulligan.operations.request import OperationPreview
 from mulligan.operations.rules import Action as BulkAction
 from mulligan.operations.service import StartOptions
+from mulligan.waits.service import parse_value
 from mulligan.worker.service import drain_workers
 
 Form = Mapping[str, str]
@@ -77,6 +78,13 @@ def _release_job(services: VisitorServices, job_id: str, form: Form) -> str:
     choice = form.get("choice") or None
     services.jobs.release(job_id, choice=choice, reason=_reason(form), owner=services.owner)
     return "Released: the job is queued again."
+
+
+def _answer_job(services: VisitorServices, job_id: str, form: Form) -> str:
+    name = form.get("name", "")
+    value = parse_value(form.get("value", ""))
+    services.jobs.tell(job_id, name, value, owner=services.owner)
+    return f"Answered {name}."
 
 
 def _discard_job(services: VisitorServices, job_id: str, form: Form) -> str:
@@ -354,6 +362,7 @@ ACTIONS: Mapping[tuple[str, str], PageAction] = {
     ("jobs", "retry"): PageAction(_retry_job, "/jobs/{id}"),
     ("jobs", "cancel"): PageAction(_cancel_job, "/jobs/{id}"),
     ("jobs", "release"): PageAction(_release_job, "/jobs/{id}"),
+    ("jobs", "tell"): PageAction(_answer_job, "/jobs/{id}"),
     ("jobs", "discard"): PageAction(_discard_job, "/jobs/{id}"),
     ("jobs", "undiscard"): PageAction(_undiscard_job, "/jobs/{id}"),
     ("jobs", "rerun"): PageAction(_rerun_job, "/jobs/{id}"),

@@ -52,6 +52,7 @@ from mulligan.http.services import VisitorServices
 from mulligan.jobs.filter import FIELDS, parse_filter
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.search import CappedCount
+from mulligan.waits.service import open_question
 from mulligan.worker.queries import WorkerQueries
 
 # --- Jobs ---
@@ -160,6 +161,7 @@ class JobScreens:
                 "releases": releases,
                 "release": story.attempts[-1].release if story.attempts else "",
                 "actions": _actions(story.job),
+                "question": open_question(story.row),
                 "retry_preview": describe_retry(services, story.job, story.row),
                 "relations": load_relations(services, story),
                 "commands": _commands(story.job, _base_url(request, services)),

@@ -48,6 +48,7 @@ BADGES = {
     "ready": Badge("circle", "ready", "calm"),
     "scheduled": Badge("clock", "scheduled", "calm"),
     "backing_off": Badge("rotate-cw", "retrying", "warn"),
+    "waiting": Badge("clock", "waiting", "calm"),
     "held": Badge("pause", "held", "warn"),
     "limited": Badge("gauge", "limited", "calm"),
     "over_budget": Badge("gauge", "over budget", "warn"),
@@ -213,7 +214,7 @@ def _short_why(job: Job) -> str:
         return f"recovered: attempt {job.attempt} succeeded" if recovered else ""
     if job.finished_at is not None:
         return without_advice(job.why.partition(": ")[2] or job.why)
-    if job.phase in {"backing_off", "scheduled"}:
+    if job.phase in {"backing_off", "scheduled", "waiting"}:
         return job.why.rpartition("; ")[0] or job.why
     if job.phase == "running":
         return job.progress_message or _failure_before(job)
@@ -360,6 +361,7 @@ ATTEMPT_TONES: dict[str, str] = {
     Ended.REFUSED: "bad",
     Ended.RETRY: "warn",
     Ended.SNOOZED: "calm",
+    Ended.WAITING: "calm",
     Ended.PARKED: "warn",
     Ended.HELD: "warn",
 }

@@ -37,6 +37,7 @@ CREATE TABLE {p}meta (
 -- must_have               the batch fails if this member fails
 -- version                 of the payload, as its kind declared it when the job was enqueued
 -- trace                   W3C trace context of the enqueuer: traceparent, a space, tracestate
+-- waits                   JSON: what a queued job waits for without a slot; NULL once it is due or runs
 -- succeeded_by            worker of a job that succeeded with its first attempt. Such a job has no
 --                         row in attempt: its own row holds everything that belongs there
 CREATE TABLE {p}job (
@@ -92,6 +93,7 @@ CREATE TABLE {p}job (
   settings         TEXT,
   trace            TEXT,
   succeeded_by     TEXT,
+  waits            TEXT,
   CONSTRAINT job_sound CHECK (CASE state
     WHEN 'running'
     THEN worker IS NOT NULL AND finished_at IS NULL
@@ -155,6 +157,8 @@ CREATE INDEX {p}job_for_owner ON {p}job (owner, id) WHERE owner <> '';
 CREATE INDEX {p}job_for_batch_list ON {p}job (batch_id, id) WHERE batch_id IS NOT NULL;
 -- Search: list and count parked jobs. Holds the kind, so that counting reads no job.
 CREATE INDEX {p}job_for_parked ON {p}job (id, kind) WHERE state = 'parked';
+-- Search: list and count jobs that wait for a time, an answer or child jobs.
+CREATE INDEX {p}job_for_waiting ON {p}job (id, kind) WHERE state = 'queued' AND waits IS NOT NULL;
 -- Search: list and count cancelled jobs. Holds the kind, so that counting reads no job.
 CREATE INDEX {p}job_for_cancelled ON {p}job (id, kind) WHERE state = 'cancelled';
 -- Failure groups: find jobs that were retried manually, to count those that recovered.
@@ -234,8 +238,10 @@ CREATE INDEX {p}attempt_log_for_retention ON {p}attempt_log (at);
 
 -- step: what an attempt saved for later attempts of the same job, by name.
 --
--- kind      step, undo (the undo of a step, named "NAME/undo"), or checkpoint (a value without a call)
--- state     running (marked before its call, and without a result), done, failed, undone, forgotten (runs again)
+-- kind      sleep, wait (for an answer), step, undo (the undo of a step, named "NAME/undo"), or
+--           checkpoint (a value without a call)
+-- state     waiting (for what ends a wait), running (marked before its call, and without a result), done,
+--           failed, undone, forgotten (runs again)
 -- number    order in which the steps ended
 -- value     JSON of the result; NULL: none yet
 -- detail    JSON: uses, tries, undo (the function and its arguments)

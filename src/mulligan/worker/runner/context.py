@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, overload
 
-from mulligan.core.attempt import Cls, Lease, StepFailure
+from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
-from mulligan.core.errors import Duration, Refused
+from mulligan.core.errors import Duration, DurationOrTime, Refused
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State
 from mulligan.core.tracing import OnAttemptEnd, Tracer
 from mulligan.failures.redact import scrub_public
@@ -26,6 +26,7 @@ from mulligan.retries.limits import parse_counts
 from mulligan.retries.policy import Policy, parse_job_settings
 from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.worker.liveness import kill_marked
+from mulligan.worker.runner import waits
 from mulligan.worker.runner.flight_recorder import current_recording
 from mulligan.worker.runner.program import Program, run_in_thread
 from mulligan.worker.runner.steps import (
@@ -109,6 +110,7 @@ class Context:
     current_callback = ""  # name of the callback that runs before the handler
     stop_observed = False
     stop_requested = False
+    requested_wait: Outcome | None = None  # what the job waits for when this attempt has ended
     _recorded: Mapping[str, RecordedStep] = MappingProxyType({})
     _programs: AbstractSet[Program] = frozenset()
     _started = 0
@@ -335,6 +337,60 @@ class Context:
                 return await self._host.find_closed_gate_async(self, keys)
             case _:
                 return self._answer_step(request)
+
+    # --- Waits without a slot ---
+
+    def sleep(self, name: str, duration: DurationOrTime) -> None:
+        """Wait for a time without a slot: the attempt ends here, uncharged.
+
+        The next attempt runs the handler again from its beginning and continues behind this call:
+        what happened before belongs into steps. `duration`: seconds, a timedelta or a datetime.
+        """
+        _refuse_on_event_loop("sleep")
+        self._drive_wait(waits.sleep(self._steps, self.lease, name, duration))
+
+    async def sleep_async(self, name: str, duration: DurationOrTime) -> None:
+        """Wait for a time like `sleep`."""
+        await self._drive_wait_async(waits.sleep(self._steps, self.lease, name, duration))
+
+    def wait(self, name: str, *, timeout: DurationOrTime | None = None, default: Any = None) -> Any:
+        """Wait without a slot for an answer, which `app.tell` gives, and return its value.
+
+        The first answer counts, also one that came before this call. After `timeout`, `default` is
+        the answer.
+        """
+        _refuse_on_event_loop("wait")
+        run = waits.wait_for_answer(self._steps, self.lease, name, timeout, default)
+        return self._drive_wait(run)
+
+    async def wait_async(
+        self,
+        name: str,
+        *,
+        timeout: DurationOrTime | None = None,  # noqa: ASYNC109 - ends the wait of the job
+        default: Any = None,
+    ) -> Any:
+        """Wait for an answer like `wait`."""
+        run = waits.wait_for_answer(self._steps, self.lease, name, timeout, default)
+        return await self._drive_wait_async(run)
+
+    def _note_wait(self, request: waits.WaitRequested) -> None:
+        """Keep what the job will wait for: of several at once, the first."""
+        self.requested_wait = self.requested_wait or request.outcome
+
+    def _drive_wait(self, run: waits.WaitRun) -> Any:
+        try:
+            return drive(run, self._answer_step)
+        except waits.WaitRequested as request:
+            self._note_wait(request)
+            raise
+
+    async def _drive_wait_async(self, run: waits.WaitRun) -> Any:
+        try:
+            return await drive_async(run, self._answer_step_async)
+        except waits.WaitRequested as request:
+            self._note_wait(request)
+            raise
 
     def run(
         self,

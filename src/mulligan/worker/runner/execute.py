@@ -120,6 +120,8 @@ async def execute_untraced_async(
             outcome = _convert_result(handler, context, result_limit, await handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is a failure too
         outcome = _convert_exception(context, error, handler)
+    if context.requested_wait is not None:  # first: the handler may have caught it
+        outcome = _with_cost(context.requested_wait, context)
     if context.needs_cleanup:
         # A cancellation comes too late here: the attempt has ended.
         with suppress(CancelledError, Exception):
@@ -147,6 +149,8 @@ def execute_untraced(handler: Handler, context: Context, result_limit: int) -> O
             outcome = _convert_result(handler, context, result_limit, handler.call(**kwargs))
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is a failure too
         outcome = _convert_exception(context, error, handler)
+    if context.requested_wait is not None:  # first: the handler may have caught it
+        outcome = _with_cost(context.requested_wait, context)
     if context.needs_cleanup:
         with suppress(Exception):  # the supervisor finds what is left by its mark
             context.clean_up()

@@ -154,6 +154,26 @@ class AttemptSteps:
             record.kind, record.state, record.number, record.value, record.detail, 0
         )
 
+    # --- Waits ---
+
+    def begin(self, name: Any, kind: StepKind) -> RecordedStep | None:
+        """Check the call of a wait. Return what an earlier attempt recorded about it."""
+        self._check_name(name, kind)
+        self._refuse_second_call(name)
+        found = self._recorded.get(name)
+        if found is not None and found.kind != kind:
+            message = f"{kind} {name!r}: this job has a {found.kind} of that name. Rename one."
+            raise Refused(message)
+        return found
+
+    def next_number(self) -> int:
+        """Return the number of the next step."""
+        return next(self._numbers)
+
+    def to_text(self, what: str, value: Any) -> str:
+        """Return a value as JSON. Raise Refused for what the database would refuse."""
+        return self._to_text(what, value)
+
     # --- Steps ---
 
     def run(self, call: StepCall) -> StepRun:

@@ -1,0 +1,1 @@
+"""Waits without a slot: for a time, for an answer, and for child jobs."""

@@ -1,0 +1,75 @@
+"""Real workers: waits use no slot, survive kills, and are answered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mulligan import Mulligan, State
+from mulligan.core.errors import AnswerRefused
+from mulligan.doctor.verify import verify
+from support.waiting import until
+from support.worker import Worker
+
+pytestmark = pytest.mark.processes
+APP = "support.waiting_jobs:app"
+
+
+@pytest.fixture
+def start(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    workers: list[Worker] = []
+
+    def make(**settings: str) -> Worker:
+        workers.append(Worker(store_url, tmp_path, app=APP, **settings))
+        return workers[-1].ready()
+
+    yield make
+    for worker in workers:
+        worker.end()
+
+
+def test_more_jobs_wait_than_there_are_slots(app: Mulligan, start) -> None:
+    start(WORKER__CONCURRENCY="2")
+    waiting = [app.enqueue("asks", {"order": n}) for n in range(20)]
+    naps = [app.enqueue("naps", {"seconds": 0.3}) for _ in range(5)]
+    until(lambda: {app.jobs.get(job.id).phase for job in waiting} == {"waiting"}, 30)
+    assert app.jobs.wait(app.enqueue("quick", {"n": 3}).id, 30).result == 3
+    for n, job in enumerate(waiting):
+        app.tell(job=job, name="approval", value=n)
+    assert [app.jobs.wait(job.id, 30).result for job in waiting] == list(range(20))
+    assert {app.jobs.wait(job.id, 30).result for job in naps} == {"awake"}
+    assert not verify(app.store).violations
+
+
+def test_waits_outlive_a_killed_worker(app: Mulligan, start) -> None:
+    first = start()
+    job = app.enqueue("asks", {"order": 7})
+    until(lambda: app.jobs.get(job.id).phase == "waiting", 30)
+    first.kill()
+    app.tell(job=job, name="approval", value="yes")
+    start()
+    assert app.jobs.wait(job.id, 30).result == "yes"
+    assert app.jobs.get(job.id).losses == 0
+
+
+def test_an_answer_near_the_end_of_the_wait_counts_or_is_refused(app: Mulligan, start) -> None:
+    start()
+    jobs = [app.enqueue("answers_in_time", {"timeout": 0.2 + n / 100}) for n in range(20)]
+    until(lambda: any(app.jobs.get(job.id).token for job in jobs), 30)
+
+    def answer(job: object) -> bool:
+        try:
+            app.tell(job=job, name="approval", value="somebody")
+        except AnswerRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        counted = list(pool.map(answer, jobs))
+    ended = [app.jobs.wait(job.id, 30) for job in jobs]
+    assert {job.state for job in ended} == {State.SUCCEEDED}
+    assert [job.result == "somebody" for job in ended] == counted
+    assert not verify(app.store).violations
