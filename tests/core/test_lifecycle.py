@@ -17,12 +17,16 @@ claim          queued    running
 succeed        running   succeeded
 retry          running   queued
 snooze         running   queued
+wait           running   queued
 hold           running   queued
 lose           running   queued
 give back      running   queued
 die            running   dead
 park           running   parked
 stop           running   cancelled
+undo           running   queued
+undo           queued    queued
+undo           parked    queued
 cancel         queued    cancelled
 cancel         parked    cancelled
 expire         queued    dead
@@ -98,6 +102,6 @@ def test_every_verb_has_an_event_and_a_transition():
 def test_the_diagram_shows_every_transition():
     text = lifecycle.diagram()
     assert text.startswith("stateDiagram-v2\n    [*] --> queued: enqueue\n")
-    assert "    running --> queued: retry, snooze, hold, lose, give back" in text
+    assert "    running --> queued: retry, snooze, wait, hold, lose, give back, undo" in text
     arrows = {tuple(line.split(":")[0].split(" --> ")) for line in text.splitlines()[2:]}
     assert arrows == {(f"    {start}", end) for (_, start), end in PAIRS.items()}

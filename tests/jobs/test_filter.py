@@ -56,7 +56,7 @@ def test_filters_are_parsed(text, found):
         ("state:", "no such state; one of queued, running"),
         ("code:A,,B", "a value is missing"),
         ("class:weird", "no such class; one of transient"),
-        ("phase:weird", "no such phase; one of scheduled"),
+        ("phase:weird", "no such phase; one of waiting, scheduled"),
         ("phase:ready", "Use state:queued"),
         ("state:dead state:parked", "state:a,b"),
         ("state:queued code:X", "Remove one of the two"),

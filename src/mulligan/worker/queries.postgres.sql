@@ -85,7 +85,7 @@ WITH events AS (
     lane = CASE WHEN i.state = 'queued'
                 THEN COALESCE(i.lane, left(job.lane, -1) || least(i.failures, 1)) ELSE job.lane END,
     failures = i.failures, losses = i.losses, snoozes = i.snoozes, alone = i.alone,
-    counts = i.counts, settings = i.settings, deadline_at = CASE WHEN i.verb <> 'undo' THEN deadline_at END,
+    counts = i.counts, settings = i.settings, deadline_at = CASE WHEN i.verb = 'undo' THEN NULL ELSE deadline_at END,
     died_code = CASE WHEN i.state = 'dead' THEN COALESCE(code, 'UNKNOWN') END,
     died_class = CASE WHEN i.state = 'dead' THEN COALESCE(cls, 'unknown') END,
     died_group = CASE WHEN i.state = 'dead'

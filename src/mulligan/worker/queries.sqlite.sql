@@ -33,7 +33,7 @@ UPDATE {p}job SET
               THEN COALESCE(:lane, substr(lane, 1, length(lane) - 1) || CASE WHEN :failures > 0 THEN '1' ELSE '0' END)
               ELSE lane END,
   failures = :failures, losses = :losses, snoozes = :snoozes, alone = :alone, counts = :counts, settings = :settings,
-  deadline_at = CASE WHEN :verb <> 'undo' THEN deadline_at END,
+  deadline_at = CASE WHEN :verb = 'undo' THEN NULL ELSE deadline_at END,
   died_code = CASE WHEN :state = 'dead' THEN COALESCE(:code, 'UNKNOWN') END,
   died_class = CASE WHEN :state = 'dead' THEN COALESCE(:cls, 'unknown') END,
   died_group = CASE WHEN :state = 'dead' THEN COALESCE(NULLIF(:fingerprint, ''), 'code-' || COALESCE(:code, 'UNKNOWN')) END,
