@@ -26,7 +26,6 @@ from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
 from mulligan.jobs.view import Titles, load_job_views
-from mulligan.manifest.arguments import to_json
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import Handler, KindSpec
 from mulligan.storage.base import Store
@@ -359,6 +358,7 @@ class Jobs:
         `value` is the result of a step in doubt, with the choice "it happened".
         """
         from mulligan.jobs import repair
+        from mulligan.manifest.arguments import to_json
 
         text = None if value is None else to_json(value, "the value")
         repair.release(
