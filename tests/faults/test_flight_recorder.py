@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from mulligan import Mulligan, State
 from mulligan.core.errors import NotFound
 from mulligan.core.job import Job
+from mulligan.failures.facts import SOURCE_MARK
+from support.database_contents import contents
 from support.waiting import until
 from support.worker import Worker
 
@@ -56,12 +63,23 @@ def test_records_come_from_any_logger_thread_output_and_program(
     assert log.stacks == ""
 
 
-def test_a_success_stores_nothing(app: Mulligan, start: Start) -> None:
+def stored_rows(app: Mulligan, job: Job) -> list[str]:
+    """Return all rows about a job, without what differs between two equal jobs."""
+    rows = [f"{table} {row}" for table, rows in contents(app.store).items() for row in rows]
+    texts = [row.replace(job.id, "ID") for row in rows if job.id in row]
+    return sorted(re.sub(r"\d+", "N", text.replace(job.kind, "KIND")) for text in texts)
+
+
+def test_a_success_stores_the_same_bytes_with_and_without_a_recorder(
+    app: Mulligan, start: Start
+) -> None:
     start(app=APP)
-    job = run(app, "succeeds")
-    assert job.state is State.SUCCEEDED
+    recorded, unrecorded = run(app, "succeeds"), run(app, "succeeds_unrecorded")
+    assert recorded.state is unrecorded.state is State.SUCCEEDED
+    assert stored_rows(app, recorded) == stored_rows(app, unrecorded) != []
+    assert "all is well" not in str(contents(app.store))
     with pytest.raises(NotFound, match="no log"):
-        app.jobs.log(job.id)
+        app.jobs.log(recorded.id)
 
 
 def test_the_option_log_says_how_many_records_are_kept(app: Mulligan, start: Start) -> None:
@@ -79,14 +97,49 @@ def test_a_killed_process_leaves_its_last_lines(app: Mulligan, start: Start) -> 
     assert messages(app, job) == ["the last line of 7"]
 
 
-def test_an_attempt_over_its_memory_limit_leaves_its_last_lines(
-    app: Mulligan, start: Start
+def assert_kept_until_the_end(app: Mulligan, job: Job, witness: list[str]) -> None:
+    """Assert that the log ends with the last number that the killed process had logged."""
+    numbers = [int(text.removeprefix("number ")) for text in messages(app, job)]
+    last = int(witness[-1].split()[1])
+    assert numbers[-1] in {last, last + 1}  # it may have logged one that it could not note
+    assert all(later == earlier + 1 for earlier, later in pairwise(numbers))
+    assert len(numbers) == min(200, numbers[-1] + 1)
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Callable[[], list[str]]:
+    """Return the lines that handlers have noted in a file."""
+    path = tmp_path / "witness"
+    return lambda: path.read_text().splitlines() if path.exists() else []
+
+
+def test_a_process_that_is_killed_while_it_logs_keeps_its_lines_up_to_the_kill(
+    app: Mulligan, start: Start, witness: Callable[[], list[str]]
+) -> None:
+    start(app=APP)
+    job = app.enqueue("counts", {})
+    until(lambda: len(witness()) > 1000, 60, interval=0.2)
+    os.kill(int(witness()[-2].split()[0]), signal.SIGKILL)
+    job = app.jobs.wait(job.id, 60)
+    assert job.error is not None
+    assert (job.error["code"], job.error["signal"]) == ("PROCESS_DIED", 9)
+    assert_kept_until_the_end(app, job, witness())
+
+
+def test_an_attempt_over_its_memory_limit_keeps_its_lines_up_to_the_kill(
+    app: Mulligan, start: Start, witness: Callable[[], list[str]]
 ) -> None:
     start(app=APP)
     job = run(app, "eats_memory")
     assert job.error is not None
     assert job.error["code"] == "MEMORY_LIMIT"
-    assert "blocks of memory" in messages(app, job)[-1]
+    assert_kept_until_the_end(app, job, witness())
+
+
+def innermost_line(stacks: str) -> str:
+    """Return the innermost line of the app's code in the first stack."""
+    lines = stacks.partition("\n\n")[0].splitlines()
+    return [line for line in lines if line.startswith(SOURCE_MARK)][-1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +150,7 @@ def test_a_time_limit_shows_the_line_that_hung(app: Mulligan, start: Start, kind
     job = run(app, kind)
     assert job.error is not None
     assert job.error["code"] == "TIMEOUT"
-    assert f"# hangs in {kind}" in app.jobs.log(job.id).stacks
+    assert f"# hangs in {kind}" in innermost_line(app.jobs.log(job.id).stacks)
 
 
 def test_the_stacks_of_tasks_that_the_handler_waits_for_are_kept(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,17 +10,14 @@ from mulligan.core.attempt import Decision, Ground, Verb, Verdict
 from mulligan.core.errors import NotFound
 from mulligan.core.job import State
 from mulligan.events.queries import EventQueries
-from mulligan.manifest.specs import KindSpec, Manifest
 from mulligan.releases.canary import Canary
 from mulligan.releases.chore import build_deltas, count_verdicts
-from mulligan.releases.queries import ReleaseDelta, ReleaseQueries
+from mulligan.releases.queries import ReleaseQueries
 from mulligan.releases.rules import ReleaseState
-from mulligan.worker.claim import create_claimer
 from mulligan.worker.queries import WorkerQueries
 from support.app_tools import advance
 from support.dashboard_client import sign_in_with_key, text_of
-from support.released import deploy, run_as
-from support.store import a_worker
+from support.released import add_starts, deploy, register_worker, run_as
 
 
 @pytest.fixture
@@ -118,19 +114,11 @@ def test_releases_are_listed_newest_first_with_their_counters(app, render):
 # --- Compare ---
 
 
-def count(app, release, kind, starts, failures):
-    deltas = [ReleaseDelta(release, kind, starts, failures, starts, failures)]
-    with app.store.begin() as tx:
-        ReleaseQueries(tx).note_release(release)
-        ReleaseQueries(tx).add_counts(deltas)
-    advance(app, 1)
-
-
 def test_a_comparison_says_which_kinds_fail_more(app):
     app.open()
     for release, failures in (("r41", 20), ("r42", 300)):
-        count(app, release, "render", 1000, failures)
-        count(app, release, "mail", 1000, 20)
+        add_starts(app, release, "render", 1000, failures)
+        add_starts(app, release, "mail", 1000, 20)
     found = app.releases.compare("r41", "r42")
     assert [(row.kind, row.state) for row in found.kinds] == [
         ("mail", ReleaseState.FINE),
@@ -150,15 +138,8 @@ def test_a_comparison_says_which_kinds_fail_more(app):
 SHARE = 0.2
 
 
-def a_manifest(release):
-    return Manifest(app="shop", release=release, kinds={"render": KindSpec("render")})
-
-
 def register(app, worker, release):
-    row = a_worker(worker)._replace(release=release, kinds=json.dumps(["render"]))
-    with app.store.begin() as tx:
-        WorkerQueries(tx).insert_worker(row)
-    return create_claimer(worker, a_manifest(release), None, SHARE if release == "r42" else None)
+    return register_worker(app, worker, release, canary=SHARE if release == "r42" else None)
 
 
 def claim(app, claimer, free=4):
@@ -196,16 +177,16 @@ def test_ten_canaries_together_never_take_more_than_their_share(app, render):
 
 
 def test_a_release_that_is_judged_fine_takes_any_number(app, render):
-    count(app, "r41", "render", 1000, 20)
-    count(app, "r42", "render", 100, 1)
+    add_starts(app, "r41", "render", 1000, 20)
+    add_starts(app, "r42", "render", 100, 1)
     register(app, "w_old", "r41")
     render.enqueue_many([{"clip": clip} for clip in range(50)])
     assert claim(app, register(app, "w_new", "r42"), 50) == 50
 
 
 def test_a_release_that_fails_more_keeps_its_share(app, render):
-    count(app, "r41", "render", 1000, 20)
-    count(app, "r42", "render", 100, 60)
+    add_starts(app, "r41", "render", 1000, 20)
+    add_starts(app, "r42", "render", 100, 60)
     register(app, "w_old", "r41")
     render.enqueue_many([{"clip": clip} for clip in range(50)])
     assert claim(app, register(app, "w_new", "r42"), 50) == 0
@@ -228,8 +209,8 @@ def test_canaries_deliver_messages_without_a_limit(app, render):
 @pytest.fixture
 def worse(app, render):
     """Let render fail more under r42, while workers of both releases are live."""
-    count(app, "r41", "render", 1000, 20)
-    count(app, "r42", "render", 100, 60)
+    add_starts(app, "r41", "render", 1000, 20)
+    add_starts(app, "r42", "render", 100, 60)
     register(app, "w_old", "r41")
     return register(app, "w_new", "r42")
 

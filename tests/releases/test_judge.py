@@ -67,6 +67,20 @@ def test_fewer_than_fifty_starts_are_never_judged():
     assert judge_release(a_kind(MIN_STARTS, 4), [], 1) is OPEN
 
 
+@pytest.mark.parametrize("starts", [50, 100, 1000, 10_000, 1_000_000])
+@pytest.mark.parametrize("base_starts", [200, 2000])
+@pytest.mark.parametrize("share", [0.2, 0.6, 1.0])
+def test_a_release_that_fails_far_more_stays_worse_however_long_it_runs(starts, base_starts, share):
+    row = a_kind(starts, round(share * starts), base_starts, base_starts // 100)
+    assert judge_release(row, [], 1) is WORSE
+
+
+@pytest.mark.parametrize("starts", [2000, 10_000, 1_000_000])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.15])
+def test_a_release_that_fails_as_before_or_less_stays_fine_however_long_it_runs(starts, share):
+    assert judge_release(a_kind(starts, round(share * starts), 2000, 200), [], 1) is FINE
+
+
 def test_without_a_baseline_nothing_is_judged():
     assert judge_release(a_kind(1000, 900, 49, 0), [], 1) is OPEN
 

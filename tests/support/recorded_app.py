@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from mulligan import Context, Fixed, Mulligan, Policy
 
@@ -47,9 +49,20 @@ def converts(ctx: Context) -> None:
     ctx.run([sys.executable, "-c", script])
 
 
+def talk() -> None:
+    for number in range(50):
+        log.warning("all is well: %d", number)
+        sys.stdout.write("all is well\n")
+
+
 @app.job
 def succeeds() -> None:
-    log.warning("all is well")
+    talk()
+
+
+@app.job(log=0)
+def succeeds_unrecorded() -> None:
+    talk()
 
 
 @app.job(policy=NEVER, log=3)
@@ -76,13 +89,26 @@ def is_killed_too(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+def log_and_note(number: int) -> None:
+    """Log a number. Then note it, and the process, in a file that survives a kill."""
+    log.warning("number %d", number)
+    with Path(os.environ["WITNESS"]).open("a", encoding="utf-8") as witness:
+        witness.write(f"{os.getpid()} {number}\n")
+
+
+@app.job(policy=NEVER)
+def counts() -> None:
+    for number in itertools.count():
+        log_and_note(number)
+
+
 @app.job(policy=NEVER, memory_limit=150 * 1024 * 1024)
 def eats_memory() -> None:
     blocks = []
-    while True:
-        log.warning("%d blocks of memory", len(blocks))
-        blocks.append(b"x" * 20_000_000)
-        time.sleep(0.02)
+    for number in itertools.count():
+        log_and_note(number)
+        blocks.append(b"x" * 2_000_000)
+        time.sleep(0.001)
 
 
 # --- Six ways to hang ---
@@ -113,7 +139,7 @@ def deadlocks() -> None:
 @app.job(policy=NEVER, timeout=1)
 async def spins() -> None:
     number = 0
-    while True:
+    while True:  # hangs in spins: the jump back belongs to this line
         number += 1  # hangs in spins
 
 

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 
 from mulligan import Context, Fixed, Mulligan, Policy
 
 app = Mulligan()
+log = logging.getLogger("bench")
+LINES = 5  # of a job that logs
 
 
 @app.job
 async def noop() -> None:
     return None
+
+
+@app.job(log=0)
+async def noop_unrecorded() -> None:
+    return None
+
+
+@app.job
+async def logs() -> None:
+    _log_lines()
+
+
+@app.job(log=0)
+async def logs_unrecorded() -> None:
+    _log_lines()
+
+
+def _log_lines() -> None:
+    for number in range(LINES):
+        log.info("step %d of %d", number, LINES)
 
 
 @app.job(queue="other")

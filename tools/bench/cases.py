@@ -120,6 +120,28 @@ def _measure_with_backlog(store: str, n: int, *, scheduled: int, rounds: int) ->
     return _compare("claim", claims) | _compare("drain", drains)
 
 
+def recorder(store: str, n: int) -> Figures:
+    """Compare drains of kinds with and without a flight recorder, which succeed."""
+    return _compare_recorder(store, "noop", n) | _compare_recorder(store, "logs", n)
+
+
+def _compare_recorder(store: str, kind: str, n: int, rounds: int = 8) -> Figures:
+    """Alternate between log=0 and log=200, and which of them comes first."""
+    kinds = {"log=0": f"{kind}_unrecorded", "log=200": kind}
+    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    with world(store) as place:
+        for number in range(rounds):
+            for name in sorted(kinds, reverse=number % 2 == 1):
+                done = place.count("succeeded")
+                place.enqueue(kinds[name], [{}] * n)
+                rates[name].append(_measure_drain(place, done + n))
+                place.stop()
+    figures = {f"{kind}, {name}, jobs/s": statistics.median(rates[name]) for name in kinds}
+    pairs = zip(rates["log=200"], rates["log=0"], strict=True)
+    figures[f"{kind}, log=200 / log=0"] = statistics.median(on / off for on, off in pairs)
+    return figures
+
+
 def _compare(what: str, rates: dict[str, list[float]]) -> Figures:
     middle = {name: statistics.median(found) for name, found in rates.items()}
     figures = {f"{what}, {name}, jobs/s": rate for name, rate in middle.items()}
@@ -297,6 +319,7 @@ CASES: dict[str, Callable[[str, int], Figures]] = {
     "crash": crash,
     "backlog": backlog,
     "held": held,
+    "recorder": recorder,
     "capture": capture,
     "insight": insight,
     "groups": groups,

@@ -155,6 +155,7 @@ def has_fix(
 MIN_STARTS = 50  # of the release, and of what it is compared with
 WORSE_BY = 0.10  # the share of failures that must be noticed, above the one before
 FALSE_ALARM_RATE = 0.01  # of a release that fails as before, over all of its kinds
+ANY_SHARE = 0.1  # weight of "any share" in the alternative; the rest is "10 points more"
 MISSED_RATE = 0.01  # of a release that fails WORSE_BY more, per kind
 
 
@@ -216,14 +217,27 @@ def evidence(own: FirstAttempts, baseline: FirstAttempts) -> float:
     """Return the log likelihood ratio of "fails 10 points more" against "fails as the baseline".
 
     The share of the baseline is known only from its counts, so failing like it is a beta-binomial
-    distribution: the fewer counts it has, the more it explains.
+    distribution: the fewer counts it has, the more it explains. A release that fails far more than
+    10 points is explained better by that than by exactly 10 points, so a part of the alternative
+    is that any share is possible.
     """
     failed, passed = min(own.failures, own.starts), max(0, own.starts - own.failures)
     a = baseline.failures + 0.5
     b = baseline.starts - baseline.failures + 0.5
     as_baseline = _log_beta(a + failed, b + passed) - _log_beta(a, b)
     share = min(0.999, a / (a + b) + WORSE_BY)
-    return failed * math.log(share) + passed * math.log(1 - share) - as_baseline
+    ten_points_more = failed * math.log(share) + passed * math.log(1 - share)
+    ratio = math.log(1 - ANY_SHARE) + ten_points_more - as_baseline
+    if failed <= share * own.starts:
+        return ratio
+    any_share = math.log(ANY_SHARE) + _log_beta(failed + 1, passed + 1) - as_baseline
+    return _add_logarithms(ratio, any_share)
+
+
+def _add_logarithms(one: float, other: float) -> float:
+    """Return the logarithm of the sum of two numbers, from their logarithms."""
+    most = max(one, other)
+    return most + math.log(math.exp(one - most) + math.exp(other - most))
 
 
 def _log_beta(a: float, b: float) -> float:
