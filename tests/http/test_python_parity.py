@@ -26,6 +26,7 @@ ROUTE_OF_METHOD = {
     "jobs.count": "GET /jobs/count",
     "jobs.get": "GET /jobs/{job_id}",
     "jobs.attempts": "GET /jobs/{job_id}/attempts",
+    "jobs.steps": "GET /jobs/{job_id}/steps",
     "jobs.log": "GET /jobs/{job_id}/attempts/{token}/log",
     "jobs.history": "GET /jobs/{job_id}/events",
     "jobs.explain": "GET /jobs/{job_id}/explain",

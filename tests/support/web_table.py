@@ -57,6 +57,7 @@ ROUTES = {
     "GET /jobs/{job_id}": read("job"),
     "GET /jobs/{job_id}/attempts": read("job"),
     "GET /jobs/{job_id}/attempts/{token}/log": RouteSpec("operator", noun="job"),
+    "GET /jobs/{job_id}/steps": read("job"),
     "GET /jobs/{job_id}/events": read("job"),
     "GET /jobs/{job_id}/explain": read("job"),
     "POST /jobs/{job_id}/retry": act("job", consumes=True),

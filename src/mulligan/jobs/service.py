@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mulligan.config import Settings
     from mulligan.jobs import repair
     from mulligan.jobs.explain import Explanation
+    from mulligan.steps.view import StepList
 
 JobViews = list[Job]  # The classes below have a method named list.
 AttemptList = list[AttemptRow]
@@ -173,6 +174,17 @@ class Jobs:
             if JobQueries(tx).get_job(job_id) is None:
                 raise unknown_job(job_id)
             return JobQueries(tx).list_attempts(job_id)
+
+    def steps(self, job_id: str) -> StepList:
+        """Return the steps of a job in the order in which they ended. Values are private."""
+        from mulligan.steps.queries import StepQueries
+        from mulligan.steps.view import describe_steps
+
+        with self._store.read() as tx:
+            row = JobQueries(tx).get_job(job_id)
+            if row is None:
+                raise unknown_job(job_id)
+            return describe_steps(StepQueries(tx).list_steps(job_id), row)
 
     def log(self, job_id: str, attempt: int | None = None) -> LogOfAttempt:
         """Return the last log records and the stacks of a failed attempt. For operators.
