@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mulligan.core.attempt import Failure
     from mulligan.core.errors import (
         Cancel,
+        ChildFailed,
         Fail,
         Hold,
         LeaseLost,
@@ -50,6 +51,7 @@ _NAMES_BY_MODULE = {
     "mulligan.worker.runner.context": ("Context",),
     "mulligan.core.errors": (
         "Cancel",
+        "ChildFailed",
         "Fail",
         "Hold",
         "LeaseLost",
@@ -77,6 +79,7 @@ __all__ = [
     "Apprise",
     "Batch",
     "Cancel",
+    "ChildFailed",
     "Context",
     "Email",
     "Event",

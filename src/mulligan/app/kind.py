@@ -7,7 +7,7 @@ import inspect
 import time
 from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -109,6 +109,19 @@ class UntypedParameter:
     No value of this type exists, so only such a parameter accepts it. It would also accept a
     Context, so the arguments of such a handler are not type-checked.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class KindCall(Generic[T]):
+    """A call of a kind as a child job: see `ctx.gather`."""
+
+    kind: Kind[Any, Any, Any]
+    arguments: Mapping[str, Any]
+    owner: str
+
+    def build(self, owner: str) -> NewJob:
+        """Return the job. It belongs to the owner of its parent unless it has one."""
+        return self.kind.build_job(self.arguments, self.owner or owner, "child job")
 
 
 class Kind(Generic[P, R, R_co]):
@@ -255,12 +268,20 @@ class Kind(Generic[P, R, R_co]):
         """Record a refused job from a coroutine."""
         return await asyncio.to_thread(self.reject, reason, *args, **kwargs)
 
-    def build_job(self, arguments: Mapping[str, Any], owner: str) -> NewJob:
-        """Return a job for later, with this kind's options. Used by `on_complete` of a batch."""
+    def call(self: Kind[P, Any, Returned[T]], *args: P.args, **kwargs: P.kwargs) -> KindCall[T]:
+        """Return a call of this kind for `ctx.gather`, with the options of `options(…)`."""
+        arguments = self._handler.arguments.bind(args, kwargs)
+        return KindCall(self, arguments, self._options.owner)
+
+    def build_job(
+        self, arguments: Mapping[str, Any], owner: str, what: str = "on_complete"
+    ) -> NewJob:
+        """Return a job for later, with this kind's options: of a batch's end, or a child."""
         options = self._options
         if not (options.batch is None and options.unique is None and options.connection is None):
+            often = "per outcome" if what == "on_complete" else "by its parent"
             message = (
-                f"on_complete: {self.name} is enqueued once per outcome. "
+                f"{what}: {self.name} is enqueued once {often}. "
                 "Leave out batch=, unique= and connection=."
             )
             raise Refused(message)

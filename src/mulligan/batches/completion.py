@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from mulligan.batches.children import wake_parent
 from mulligan.batches.queries import BatchQueries, BatchRow
 from mulligan.batches.rules import BatchCounts, compute_outcome, count_members, has_recovered
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import SECOND, Micros
-from mulligan.core.errors import BatchExpired, StoreUnavailable
+from mulligan.core.errors import BatchExpired, IllegalMove, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
 from mulligan.core.format import format_time
 from mulligan.core.ids import new_id
@@ -128,6 +129,7 @@ def _complete(tx: Transaction, row: BatchRow) -> None:
         data = {**data, "previous": row.previous}
         events.append(batch_event(EventType.BATCH_RECOVERED, row, data=data))
     EventQueries(tx).write_events(events)
+    wake_parent(tx, row)
 
 
 def load_counts(tx: Transaction, ids: Iterable[str]) -> dict[str, BatchCounts]:
@@ -248,19 +250,21 @@ def sweep_batches(store: Store) -> int:
         to_complete = BatchQueries(tx).list_batches_to_complete(STEP)
         to_expire = BatchQueries(tx).list_batches_to_expire(STEP)
     for batch_id in to_complete:
-        _isolate_errors(store, batch_id, _complete_sealed)
+        isolate_errors(store, batch_id, _complete_sealed)
     for row in to_expire:
-        _isolate_errors(store, row.id, _expire)
+        isolate_errors(store, row.id, _expire)
     return max(len(to_complete), len(to_expire))
 
 
-def _isolate_errors(store: Store, batch_id: str, step: Callable[[Transaction, str], None]) -> None:
+def isolate_errors(store: Store, batch_id: str, step: Callable[[Transaction, str], None]) -> None:
     """Run one step of upkeep; an error of one batch does not stop the others."""
     try:
         with store.begin() as tx:
             step(tx, batch_id)
     except StoreUnavailable:
         raise
+    except IllegalMove:  # it has ended meanwhile
+        return
     except Exception:
         log.exception("batch %s: upkeep failed", batch_id)
 

@@ -39,6 +39,9 @@ class NewBatch(NamedTuple):
     unique_hash: str | None
     expires_span: Micros | None  # duration, from now
     expires_at: Micros | None  # absolute, instead of `expires_span`
+    sealed: bool = False  # at once
+    parent_id: str | None = None  # the job that waits for the members
+    parent_step: str | None = None  # the name of its wait
 
 
 class BatchRow(NamedTuple):
@@ -54,6 +57,8 @@ class BatchRow(NamedTuple):
     sealed_at: Micros | None
     cancelled_at: Micros | None
     cancel_reason: str | None
+    parent_id: str | None  # the job that waits for the members
+    parent_step: str | None  # the name of its wait
     generation: int
     outcome: str | None  # ready, partial or failed
     outcome_at: Micros | None
@@ -200,6 +205,14 @@ class BatchQueries(Queries):
                 "list_batches", state=state, owner=owner, limit=limit, before=before
             )
         ]
+
+    def list_orphaned_batches(self, limit: int) -> list[str]:
+        """List batches of child jobs that go on although their parent has ended."""
+        return [row[0] for row in self.tx.rows("list_orphaned_batches", limit=limit)]
+
+    def list_member_results(self, batch_id: str) -> list[tuple[str, str, str | None, str | None]]:
+        """List (id, state, result, error) of the members, in the order of enqueue."""
+        return list(self.tx.rows("list_member_results", id=batch_id))
 
     def find_batches(self, prefix: str, limit: int) -> list[str]:
         """List ids that start with `prefix`."""

@@ -20,8 +20,9 @@ expires_at IS NOT NULL AND expired_at IS NULL AND expires_at <= :now AND (outcom
 
 -- name: insert_batch
 -- Insert a batch. No row: its unique key is held; the caller then looks up the holder.
-INSERT INTO {p}batch (id, name, owner, tolerance, on_complete, unique_key, unique_hash, created_at)
-VALUES (:id, :name, :owner, :tolerance, :on_complete, :unique_key, :unique_hash, :now)
+INSERT INTO {p}batch (id, name, owner, tolerance, on_complete, unique_key, unique_hash, created_at, sealed_at, parent_id, parent_step)
+VALUES (:id, :name, :owner, :tolerance, :on_complete, :unique_key, :unique_hash, :now,
+        CASE WHEN CAST(:sealed AS BOOLEAN) THEN CAST(:now AS BIGINT) END, :parent_id, :parent_step)
 ON CONFLICT (unique_hash) WHERE unique_hash IS NOT NULL DO NOTHING
 RETURNING id
 
@@ -117,11 +118,28 @@ ORDER BY expires_at LIMIT :limit
 UPDATE {p}batch_progress SET expired_at = :now
 WHERE id = :id AND outcome IS NOT NULL AND expired_at IS NULL AND expires_at <= :now RETURNING id
 
+-- fragment: is_orphaned
+-- Condition: the batch has child jobs that go on although their parent has ended or is gone.
+-- Children that a person has repaired go on.
+outcome IS NULL AND generation = 1 AND parent_id IS NOT NULL AND cancelled_at IS NULL
+  AND NOT EXISTS (SELECT 1 FROM {p}job AS parent WHERE parent.id = parent_id AND parent.state IN ('queued', 'running', 'parked'))
+
+-- name: list_orphaned_batches
+-- List batches of child jobs that go on although their parent has ended or is gone.
+SELECT id FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id)
+WHERE {part:is_orphaned} ORDER BY id LIMIT :limit
+
+-- name: list_member_results
+-- Read how the members of a batch ended, in the order of enqueue.
+SELECT id, state, result, error FROM {p}job WHERE batch_id = :id ORDER BY id
+
 -- name: list_prunable_batches
 -- Lock batches that retention may remove: completed long ago, and expired long ago if they expire.
+-- A job may still wait for the repair of its children.
 -- SKIP LOCKED: upkeep never waits for other transactions.
 SELECT {BatchRow} FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id)
 WHERE outcome_at IS NOT NULL AND outcome_at < :before AND (expires_at IS NULL OR expired_at < :before)
+  AND (parent_id IS NULL OR NOT EXISTS (SELECT 1 FROM {p}job AS parent WHERE parent.id = parent_id AND parent.state = 'queued'))
 ORDER BY outcome_at LIMIT :limit {lock:FOR UPDATE OF progress SKIP LOCKED}
 
 -- name: list_prunable_members

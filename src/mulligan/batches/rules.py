@@ -75,10 +75,14 @@ def compute_outcome(counts: BatchCounts, tolerance: str) -> BatchState:
         return BatchState.READY
     if counts.missed or not counts.succeeded:
         return BatchState.FAILED
-    allowed = _allowed_deaths(tolerance, counts.succeeded + counts.dead)
-    if counts.dead <= allowed + ROUNDING_MARGIN:
+    if is_tolerated(counts.dead, counts.succeeded + counts.dead, tolerance):
         return BatchState.READY
     return BatchState.PARTIAL
+
+
+def is_tolerated(deaths: int, members: int, tolerance: str) -> bool:
+    """Return whether so many of the members may die."""
+    return deaths <= _allowed_deaths(tolerance, members) + ROUNDING_MARGIN
 
 
 def has_recovered(before: str | None, now: str) -> bool:

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from mulligan.batches import completion
+from mulligan.batches.cancel import cancel_batch
 from mulligan.batches.completion import refuse_expired
 from mulligan.batches.queries import BatchQueries, BatchRow, NewBatch
 from mulligan.batches.rules import (
-    UNFINISHED,
     BatchCounts,
     BatchState,
     check_tolerance,
@@ -26,7 +26,6 @@ from mulligan.core.attempt import Verb
 from mulligan.core.durations import Micros, check_duration_or_time, optional_datetime, to_datetime
 from mulligan.core.errors import (
     BatchSealed,
-    IllegalMove,
     MulliganError,
     NoResult,
     NotFound,
@@ -34,12 +33,12 @@ from mulligan.core.errors import (
     Refused,
     StoreUnavailable,
     UniqueTaken,
+    no_such_batch,
 )
-from mulligan.core.event import Event, EventType
+from mulligan.core.event import Event
 from mulligan.core.format import check_text, format_time
 from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, State, unique_hash
-from mulligan.events.queries import EventQueries
 from mulligan.jobs import repair
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.service import (
@@ -259,7 +258,7 @@ class Batches:
         with self._open().read() as tx:
             row = _load_row(tx, batch_id)
             if owner not in (None, row.owner):
-                raise NotFound(_no_such_batch(batch_id))
+                raise no_such_batch(batch_id)
             return self._views(tx, [row])[0]
 
     def list(
@@ -287,7 +286,7 @@ class Batches:
         with self._open().read() as tx:
             found = BatchQueries(tx).find_batches(prefix, MAX_IDS_NAMED + 1)
         if not found:
-            raise NotFound(_no_such_batch(prefix))
+            raise no_such_batch(prefix)
         if len(found) > 1:
             raise NotFound(describe_ambiguous_id("batch", prefix, found))
         return found[0]
@@ -436,44 +435,9 @@ class Batches:
 
     def cancel(self, batch_id: str, *, reason: str = "") -> Batch:
         """Accept no more members, cancel waiting members and ask running ones to stop."""
-        states = sorted(state.value for state in UNFINISHED)
-        member_reason = reason or "batch cancelled"
         with self._open().begin() as tx:
-            queries = BatchQueries(tx)
-            row = queries.get_batch_for_update(batch_id)
-            if row is None:
-                raise NotFound(_no_such_batch(batch_id))
-            _refuse_finished(row)
-            is_first_cancel = queries.cancel_batch(batch_id, reason)
-            members = queries.lock_batch_members(batch_id, states)
-            for member in members:
-                repair.move_job(
-                    tx, member, Verb.CANCEL, self._actor, member_reason, update_batch=False
-                )
-            queries.lock_batches([batch_id])
-            # The last member may have ended before its row was locked.
-            _refuse_finished(_load_row(tx, batch_id))
-            if is_first_cancel:
-                self._write_cancelled_event(tx, row, members, reason)
-            completion.complete_batches(tx, [batch_id])
+            cancel_batch(tx, batch_id, self._actor, reason)
             return self._view(tx, batch_id)
-
-    def _write_cancelled_event(
-        self, tx: Transaction, row: BatchRow, members: Sequence[JobRow], reason: str
-    ) -> None:
-        if row.sealed_at is None:
-            completion.write_sealed_event(tx, row, actor=self._actor, reason="cancelled")
-        running = sum(member.state == State.RUNNING for member in members)
-        data = {
-            "name": row.name,
-            "reason": reason,
-            "cancelled": len(members) - running,
-            "asked_to_stop": running,
-            "before": {"cancelled": False},
-            "after": {"cancelled": True},
-        }
-        event = completion.batch_event(EventType.BATCH_CANCELLED, row, actor=self._actor, data=data)
-        EventQueries(tx).write_events([event])
 
 
 # --- Views and errors ---
@@ -545,26 +509,15 @@ def _member_failures(tx: Transaction, code: str, count: int, job_id: str) -> Mem
     return MemberFailures(code, str(error.get("message", "")), count, job_id)
 
 
-def _refuse_finished(row: BatchRow) -> None:
-    if row.outcome is not None:
-        raise IllegalMove(
-            f"batch {row.id} ({row.name}) is {_state(row)}: there is nothing left to cancel"
-        )
-
-
 def _load_row(tx: Transaction, batch_id: str) -> BatchRow:
     row = BatchQueries(tx).get_batch(batch_id)
     if row is None:
-        raise NotFound(_no_such_batch(batch_id))
+        raise no_such_batch(batch_id)
     return row
 
 
 def _format_time(at: Micros | None) -> str:
     return "" if at is None else format_time(at)
-
-
-def _no_such_batch(batch_id: str) -> str:
-    return f'no batch {batch_id!r}. Run "mulligan batches list" to see them.'
 
 
 async def _call_on_thread(call: Callable[..., Batch], connection: Any) -> Batch:

@@ -224,6 +224,11 @@ def unknown_job(job_id: str) -> NotFound:
     return NotFound(f'unknown job {job_id!r:.80}. Run "mulligan jobs list" to see the jobs.')
 
 
+def no_such_batch(batch_id: str) -> NotFound:
+    """Return the error for an id that no batch has."""
+    return NotFound(f'no batch {batch_id!r}. Run "mulligan batches list" to see them.')
+
+
 class UniqueRace(MulliganError):
     """The caller's snapshot cannot see the job that holds the unique key."""
 
@@ -409,6 +414,27 @@ class Fail(OutcomeRequest):
 
     def __str__(self) -> str:
         return ": ".join(str(part) for part in (self.failure_code, self.message) if part)
+
+
+class ChildFailed(Fail):
+    """Child jobs died that must not die. `children`: how each one ended."""
+
+    def __init__(self, name: str, children: list[dict[str, Any]]) -> None:
+        self.name = name
+        self.children = children
+        failed = [child for child in children if child["state"] != "succeeded"]
+        errors = [child.get("error") or {} for child in failed]
+        first = next((error for error in errors if error), {})
+        message = f"{len(failed)} of {len(children)} child jobs of {name!r} failed"
+        if first:
+            message += f": {first.get('code')}, {first.get('message')}"
+        public = "A part of this job failed."
+        if len(children) > 1:
+            public = f"{len(failed)} of {len(children)} parts of this job failed."
+        super().__init__("CHILD_FAILED", message, public=public, final=True)
+
+    def __reduce__(self) -> Any:
+        return (ChildFailed, (self.name, self.children))
 
 
 class Park(OutcomeRequest):

@@ -16,6 +16,7 @@ class WaitKind(StrEnum):
 
     SLEEP = "sleep"
     ANSWER = "wait"
+    CALL = "call"  # of child jobs
 
 
 class RequestedWait(NamedTuple):
@@ -33,13 +34,17 @@ class WaitingFor(NamedTuple):
     kind: str
     name: str
     until: Micros | None  # None: without a limit
+    batch: str = ""  # of the child jobs
 
     def to_json(self) -> str:
         """Return the column `waits`."""
-        return json.dumps({"for": self.kind, "name": self.name, "until": self.until})
+        fields = {"for": self.kind, "name": self.name, "until": self.until}
+        if self.batch:
+            fields["batch"] = self.batch
+        return json.dumps(fields)
 
 
 def read_waits(text: str) -> WaitingFor:
     """Read the column `waits`."""
     fields: dict[str, Any] = json.loads(text)
-    return WaitingFor(fields["for"], fields["name"], fields["until"])
+    return WaitingFor(fields["for"], fields["name"], fields["until"], fields.get("batch", ""))

@@ -126,6 +126,9 @@ def describe_waits(text: str, job_id: str, now: Micros) -> str:
     until = "" if wait.until is None else f"{_time_in(wait.until, now)}"
     if wait.kind == WaitKind.SLEEP:
         return f"sleeps until {until} ({wait.name}); {_RUN_NOW}"
+    if wait.kind == WaitKind.CALL:
+        command = f"mulligan batches show {wait.batch}"
+        return f"waits for its child jobs ({wait.name}); to see them: {command}"
     limit = f" until {until}, then with its default" if until else ""
     command = f"mulligan jobs tell {job_id} {quote(wait.name)} VALUE"
     return f"waits for an answer to {wait.name}{limit}; to answer: {command}"

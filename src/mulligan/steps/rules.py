@@ -15,6 +15,7 @@ class StepKind(StrEnum):
     CHECKPOINT = "checkpoint"
     SLEEP = "sleep"
     WAIT = "wait"
+    CALL = "call"  # of child jobs
 
 
 class StepState(StrEnum):

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Self, Unpack
 
 from mulligan.app.mulligan import Mulligan
-from mulligan.batches import completion as batching
+from mulligan.batches import cancel as batching
 from mulligan.core.attempt import Ended, Lease, Outcome
 from mulligan.core.durations import SECOND, Micros, check_duration_or_time, to_datetime
 from mulligan.core.errors import Duration, DurationOrTime, MulliganError, NotFound, Refused
@@ -234,7 +234,7 @@ def _time_to_next_job(app: Mulligan, inline: InlineWorker) -> Micros | None:
 def _sweep(app: Mulligan) -> None:
     _repeat_while_full(lambda: upkeep.expire_deadlines(app.store))
     upkeep.expire_unknown_kinds(app.store, app.settings.worker.unknown_kind_after)
-    batching.sweep_batches(app.store)
+    batching.run_upkeep(app.store)
 
 
 def _repeat_while_full(step: Callable[[], int]) -> None:

@@ -7,11 +7,12 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from mulligan.batches.children import ChildCall, ChildKind
 from mulligan.config import LimitSection, RetrySection
 from mulligan.core.attempt import Lease, StepFailure
 from mulligan.core.durations import Micros, check_duration_or_time, to_micros
@@ -55,6 +56,26 @@ class UnitContext(Context):
         del timeout
         self._steps.begin(name, StepKind.WAIT)
         return self.answers.get(name, default)
+
+    def call(self, name: str, kind: ChildKind, /, **payload: Any) -> Any:
+        """Return the answer that was passed to `context` as the result of this child."""
+        kind.call(**payload)
+        self._steps.begin(name, StepKind.CALL)
+        return self.answers.get(name)
+
+    def gather(
+        self,
+        name: str,
+        calls: Iterable[ChildCall],
+        *,
+        tolerance: float | str = 0,
+        on_death: Literal["fail", "wait"] = "fail",
+    ) -> list[Any]:
+        """Return the answer that was passed to `context` as the results of these children."""
+        del tolerance, on_death
+        results = [None for _ in calls]
+        self._steps.begin(name, StepKind.CALL)
+        return list(self.answers.get(name, results))
 
     async def wait_async(
         self,

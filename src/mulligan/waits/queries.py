@@ -57,6 +57,10 @@ class WaitQueries(Queries):
         """Write the answer to a wait, whether it has begun or not."""
         self.tx.rows("write_answer", **row._asdict())
 
+    def write_children(self, row: AnswerRow, state: str) -> None:
+        """Write how child jobs ended into the step of the wait for them."""
+        self.tx.rows("write_children", state=state, **row._asdict())
+
     def wake(self, job_id: str) -> None:
         """Make a waiting job due."""
         self.tx.rows("wake_job", id=job_id, channel=self.tx.channel)

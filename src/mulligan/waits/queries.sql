@@ -18,6 +18,11 @@ VALUES (:id, :name, 'wait', 'done', (SELECT COALESCE(max(number), 0) + 1 FROM {p
 ON CONFLICT (job_id, name) DO UPDATE SET state = 'done', value = excluded.value, ended_at = excluded.ended_at,
   actor = excluded.actor
 
+-- name: write_children
+-- Write how child jobs ended into the step that waits for them. The caller has locked the job.
+UPDATE {p}step SET state = :state, value = :value, ended_at = :now, actor = :actor
+WHERE job_id = :id AND name = :name AND token = :token AND kind = 'call' AND state <> 'done'
+
 -- name: find_jobs_to_tell
 -- Find the jobs with a unique key that have not ended for good.
 SELECT id FROM {p}job

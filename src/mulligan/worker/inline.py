@@ -18,7 +18,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from mulligan.batches import completion as batching
+from mulligan.batches import cancel as batching
 from mulligan.config import Settings
 from mulligan.core.attempt import Ended, Ending, Lease, Outcome, StepFailure
 from mulligan.core.durations import Micros
@@ -178,7 +178,7 @@ class InlineWorker:
         if "deadlines" in due:
             upkeep.expire_deadlines(self._store)
         if "batches" in due:
-            batching.sweep_batches(self._store)
+            batching.run_upkeep(self._store)
         if "guards" in due or self._claimer.observer.has_pending:
             fold_guards(self._store, self._claimer.observer, self._kind_observer)
         if "schedules" in due or self._manifest.schedules:

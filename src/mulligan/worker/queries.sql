@@ -16,6 +16,8 @@ UNION ALL SELECT 'deadlines' WHERE EXISTS (SELECT 1 FROM {p}job WHERE {part:is_p
 UNION ALL SELECT 'batches' WHERE EXISTS (SELECT 1 FROM {p}batch_progress AS progress WHERE {part:can_complete})
   OR EXISTS (
     SELECT 1 FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id) WHERE {part:can_expire})
+  OR EXISTS (
+    SELECT 1 FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id) WHERE {part:is_orphaned})
 UNION ALL SELECT 'guards' WHERE EXISTS (SELECT 1 FROM {p}tally) OR EXISTS (SELECT 1 FROM {p}guard WHERE active)
 UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT 1 FROM {p}schedule)
 UNION ALL SELECT 'operations' WHERE EXISTS (SELECT 1 FROM {p}operation WHERE active)

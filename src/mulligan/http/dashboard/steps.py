@@ -26,7 +26,7 @@ BADGES: Mapping[str, Badge] = {
     IN_DOUBT: Badge("circle-question-mark", IN_DOUBT, "warn"),
     RUNS_AGAIN: Badge("rotate-cw", RUNS_AGAIN, "calm"),
 }
-WORDS = {StepKind.SLEEP: "sleep", StepKind.WAIT: "wait for an answer"}
+WORDS = {StepKind.SLEEP: "sleep", StepKind.WAIT: "wait for an answer", StepKind.CALL: "child jobs"}
 CONTINUES = frozenset({State.DEAD, State.PARKED, State.CANCELLED})
 
 

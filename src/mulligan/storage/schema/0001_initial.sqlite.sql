@@ -528,11 +528,16 @@ CREATE TABLE {p}batch (
   sealed_at     INTEGER,
   cancelled_at  INTEGER,
   cancel_reason TEXT,
+  parent_id     TEXT,  -- the job that waits for the members
+  parent_step   TEXT,  -- the name of its wait
   CONSTRAINT batch_cancelled CHECK (cancelled_at IS NULL OR sealed_at IS NOT NULL)
 ) STRICT;
 
 -- Creation of a batch: at most one batch holds a unique key.
 CREATE UNIQUE INDEX {p}batch_for_unique ON {p}batch (unique_hash) WHERE unique_hash IS NOT NULL;
+
+-- Batches of child jobs: the page of their parent, and the sweep after its end.
+CREATE INDEX {p}batch_for_parent ON {p}batch (parent_id) WHERE parent_id IS NOT NULL;
 
 
 -- batch_progress: outcomes of batches. Apart from batch, so that ending a member never waits for

@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+from mulligan.batches.children import ChildCall, ChildKind, build_children, check_on_death
+from mulligan.batches.rules import check_tolerance
 from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
 from mulligan.core.errors import Duration, DurationOrTime, Refused
@@ -373,6 +375,35 @@ class Context:
         """Wait for an answer like `wait`."""
         run = waits.wait_for_answer(self._steps, self.lease, name, timeout, default)
         return await self._drive_wait_async(run)
+
+    def call(self, name: str, kind: ChildKind, /, **payload: Any) -> Any:
+        """Enqueue a child job, wait without a slot until it has ended, and return its result.
+
+        It is enqueued once, however often this attempt is repeated. Raises ChildFailed if it died.
+        """
+        return self.gather(name, [kind.call(**payload)])[0]
+
+    def gather(
+        self,
+        name: str,
+        calls: Iterable[ChildCall],
+        *,
+        tolerance: float | str = 0,
+        on_death: Literal["fail", "wait"] = "fail",
+    ) -> list[Any]:
+        """Enqueue child jobs, wait without a slot until all have ended, and return their results.
+
+        `calls` are made by `kind.call(…)`. So many children as `tolerance` says, a count or a share
+        such as "10%", may die or be cancelled: their result is None. If more do, ChildFailed is
+        raised, or with `on_death="wait"` the job waits until enough of them are repaired.
+        """
+        jobs = build_children(name, calls, self.lease.owner)
+        allowed = check_tolerance(tolerance)
+        try:
+            return waits.gather(self._steps, name, jobs, allowed, check_on_death(on_death))
+        except waits.WaitRequested as request:
+            self._note_wait(request)
+            raise
 
     def _note_wait(self, request: waits.WaitRequested) -> None:
         """Keep what the job will wait for: of several at once, the first."""

@@ -8,13 +8,14 @@ so either the answer or the default wins.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, NoReturn
 
+from mulligan.batches.children import dump_children
 from mulligan.core.attempt import Ended, Lease, Outcome
 from mulligan.core.durations import Micros, check_duration_or_time
-from mulligan.core.errors import DurationOrTime
-from mulligan.core.job import RecordedStep
+from mulligan.core.errors import ChildFailed, DurationOrTime
+from mulligan.core.job import NewJob, RecordedStep
 from mulligan.core.waits import RequestedWait, WaitKind
 from mulligan.steps.rules import StepKind, StepRecord, StepState, read_detail
 from mulligan.worker.runner.steps import AttemptSteps, SaveRecord
@@ -63,6 +64,32 @@ def wait_for_answer(
     record = _end_of(lease, name, found, text)
     steps.note(record, held=(yield SaveRecord(record)))
     return json.loads(text)
+
+
+def gather(
+    steps: AttemptSteps, name: str, jobs: Sequence[NewJob], tolerance: str, on_death: str
+) -> list[Any]:
+    """Return the results of child jobs. Raise WaitRequested until they have ended."""
+    found = steps.begin(name, StepKind.CALL)
+    if not jobs and found is None:
+        return []
+    if found is None or found.state == StepState.FORGOTTEN:
+        detail = {"tolerance": tolerance, "on_death": on_death, "children": dump_children(jobs)}
+        text = steps.to_text(f"the child jobs of {name!r:.80}", detail)
+        _request_call(name, len(jobs), steps.next_number(), text)
+    elif found.state == StepState.WAITING:
+        _request_call(name, read_detail(found.detail)["jobs"], found.number, found.detail)
+    children: list[dict[str, Any]] = json.loads(found.value or "[]")
+    if found.state == StepState.FAILED:
+        raise ChildFailed(name, children)
+    return [child.get("result") for child in children]
+
+
+def _request_call(name: str, jobs: int, number: int, detail: str) -> NoReturn:
+    noun = "a child job" if jobs == 1 else f"{jobs:,} child jobs"
+    wait = RequestedWait(WaitKind.CALL, name, number, detail)
+    reason = f"{noun} ({name})"
+    raise WaitRequested(Outcome(Ended.WAITING, reason=reason, wait=wait))
 
 
 def _wait_until_end(lease: Lease, name: str, found: RecordedStep, reason: str = "") -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
 
-from mulligan.batches import completion as batches
+from mulligan.batches import cancel as batches
 from mulligan.config import Settings
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import ConfigError, StoreUnavailable
@@ -215,7 +215,7 @@ class Chores:
         upkeep.announce_inserted(self._store)
         late = self._repeat_while_full(lambda: upkeep.expire_deadlines(self._store))
         unknown = upkeep.expire_unknown_kinds(self._store, self.settings.worker.unknown_kind_after)
-        self._repeat_while_full(lambda: batches.sweep_batches(self._store))
+        self._repeat_while_full(lambda: batches.run_upkeep(self._store))
         removed = self._prune(manifest) if manifest is not None else 0
         log_sweep(
             {
