@@ -210,6 +210,10 @@ class BatchQueries(Queries):
         """List batches of child jobs that go on although their parent has ended."""
         return [row[0] for row in self.tx.rows("list_orphaned_batches", limit=limit)]
 
+    def list_batches_of_children(self, parent_id: str) -> list[tuple[str, str]]:
+        """List (id, name) of the batches of child jobs that a job has waited for."""
+        return list(self.tx.rows("list_batches_of_children", id=parent_id))
+
     def list_member_results(self, batch_id: str) -> list[tuple[str, str, str | None, str | None]]:
         """List (id, state, result, error) of the members, in the order of enqueue."""
         return list(self.tx.rows("list_member_results", id=batch_id))

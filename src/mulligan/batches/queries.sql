@@ -129,6 +129,10 @@ outcome IS NULL AND generation = 1 AND parent_id IS NOT NULL AND cancelled_at IS
 SELECT id FROM {p}batch AS definition JOIN {p}batch_progress AS progress USING (id)
 WHERE {part:is_orphaned} ORDER BY id LIMIT :limit
 
+-- name: list_batches_of_children
+-- List the batches of child jobs that a job has waited for.
+SELECT id, name FROM {p}batch WHERE parent_id = :id ORDER BY id LIMIT 100
+
 -- name: list_member_results
 -- Read how the members of a batch ended, in the order of enqueue.
 SELECT id, state, result, error FROM {p}job WHERE batch_id = :id ORDER BY id

@@ -411,11 +411,26 @@ def _groups(services: VisitorServices, story: JobStory) -> Iterator[Relation]:
     row = story.row
     if row.batch_id is not None:
         yield _batch_relation(services, row.batch_id)
+        yield from _parent(services, row.batch_id)
+    with services.store.read() as tx:
+        batches = BatchQueries(tx).list_batches_of_children(row.id)
+    for batch_id, name in batches:
+        yield Relation("child jobs", name, f"/batches/{batch_id}")
     fingerprints = [attempt.fingerprint for attempt in story.attempts if attempt.fingerprint]
     if fingerprints and row.state == State.DEAD:
         yield _cause_relation(services, fingerprints[-1])
     for key in story.job.uses:
         yield Relation("uses", key, "/dependencies")
+
+
+def _parent(services: VisitorServices, batch_id: str) -> Iterator[Relation]:
+    """Yield the job that waits for the members of a batch."""
+    with services.store.read() as tx:
+        batch = BatchQueries(tx).get_batch(batch_id)
+        parent_id = None if batch is None else batch.parent_id
+        parent = None if parent_id is None else JobQueries(tx).get_job(parent_id)
+    if parent is not None and services.owner in (None, parent.owner):
+        yield Relation("child of", f"{parent.kind} {parent.id}", f"/jobs/{parent.id}")
 
 
 def _cause_relation(services: VisitorServices, fingerprint: str) -> Relation:
