@@ -208,3 +208,27 @@ def test_retry_with_a_limit_takes_the_newest_jobs(call, file_app):
     call("jobs", "retry", "--filter", "state:cancelled", "--limit", "2")
     assert [file_app.jobs.get(job.id).generation for job in jobs] == [1, 2, 2]
     assert call("jobs", "retry", jobs[0].id, "--limit", "2").code == 2
+
+
+# --- Names of other programs ---
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["run"], "Write: mulligan worker APP"),
+        (["start", "jobs:app"], "Write: mulligan worker APP"),
+        (["list"], "Write: mulligan jobs list"),
+        (["version"], "Write: mulligan --version"),
+        (["worker", "-A", "jobs"], "The app is an argument: mulligan worker module:app"),
+        (["worker", "jobs:app", "-c", "4"], "Write --concurrency."),
+        (["worker", "jobs:app", "-Q", "mail"], "Write --queues."),
+        (["enqueue", "add", "--n", "1"], "Arguments of the job are written n=VALUE."),
+    ],
+)
+def test_a_name_of_another_program_is_answered_with_ours(arguments, advice, capsys):
+    assert main(arguments) == 2
+    assert advice in capsys.readouterr().err
+
+
+def test_a_command_of_a_group_is_not_taken_for_one_of_another_program(capsys):
+    assert main(["queues", "start"]) == 2
+    assert "worker APP" not in capsys.readouterr().err

@@ -83,7 +83,7 @@ def test_explain_shows_the_reason_the_rule_and_the_next_commands(call, app):
         "PROGRAMMING_ERROR (class permanent: a retry would not help; rule py.programming-error)",
         "The job died: not retried",
         "To have such errors retried: Policy(retry_unknown=True)",
-        "1 of 3 used  (system)",
+        "0 of 3 used  (system)",
         f"mulligan jobs retry {job.id}",
         f"mulligan jobs discard {job.id}",
     ):

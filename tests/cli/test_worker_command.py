@@ -94,9 +94,9 @@ def test_two_databases_are_refused(start, folder):
 @pytest.mark.parametrize(
     ("app", "expected"),
     [
-        ("nowhere:app", "No module named 'nowhere'"),
+        ("nowhere:app", "No module named 'nowhere'. Start it in the folder that has this module"),
         ("jobs", "module:attribute"),
-        ("jobs:nothing", "has no attribute 'nothing'"),
+        ("jobs:nothing", "has no attribute 'nothing'; did you mean jobs:app?"),
         ("jobs:Mulligan", "not a Mulligan app"),
     ],
 )
@@ -105,6 +105,14 @@ def test_an_invalid_app_name_is_a_usage_error_in_one_line(call, app, expected):
     assert answer.code == 2
     assert expected in answer.err
     assert len(answer.err.splitlines()) == 1
+
+
+def test_a_queue_that_no_kind_uses_is_logged_at_the_start(start, folder):
+    worker = start("worker", "jobs:app", "--queues", "mial,default")
+    worker.wait_for_output("concurrency")
+    output = worker.wait_for_output("of --queues")
+    assert "no kind of jobs:app uses the queue mial of --queues. It uses default" in output
+    assert worker.stop().code == 0
 
 
 def test_an_app_that_fails_to_import_shows_its_traceback(start, folder):

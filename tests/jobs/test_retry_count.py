@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from mulligan import Context, Fail, Hold, Mulligan, Park, Policy, Retry, Snooze, Table
+from mulligan import Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, Table
 from mulligan.http.app import create_app
 from mulligan.testing import drain, force
 
@@ -122,3 +122,18 @@ def test_a_new_attempt_starts_without_the_message_of_the_last_one(app):
     job = encode.enqueue()
     drain(app, scheduled=True, anywhere=True)
     assert (job.refresh().progress, job.refresh().progress_message) == (None, "")
+
+
+def test_the_explanation_counts_retries_not_failures(store_url):
+    app = Mulligan(store_url)
+
+    @app.job(policy=Policy(max_retries=2, backoff=Fixed(0)))
+    def call() -> None:
+        raise ConnectionResetError("hung up")
+
+    job = call.enqueue()
+    app.run_inline()
+    facts = {fact.name: fact.value for fact in app.jobs.explain(job.id).facts}
+    assert job.refresh().failures == 3
+    assert facts["retries"] == "2 of 2 used"
+    app.close()

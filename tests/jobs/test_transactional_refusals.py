@@ -356,3 +356,14 @@ def test_on_a_foreign_file_the_error_names_the_fix(tmp_path):
             app.enqueue("ship", {"order": 7}, connection=mine)
             mine.commit()
             assert len(app.jobs.list()) == 1
+
+
+def test_a_postgresql_connection_on_a_sqlite_store_names_the_setting_of_tests(
+    tmp_path, postgres_url
+):
+    _, ship = with_ship(f"sqlite:///{tmp_path}/jobs.db")
+    with (
+        psycopg.connect(postgres_url) as connection,
+        pytest.raises(ConnectionRefused, match="MULLIGAN_TEST_URL"),
+    ):
+        ship.options(connection=connection).enqueue(order=7)

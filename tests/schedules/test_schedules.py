@@ -154,7 +154,7 @@ def test_a_schedule_may_name_a_kind_before_its_handler_is_registered(bare):
         ({"kind": "a b"}, ConfigError, "a name is"),
         ({"kind": lambda: None}, ConfigError, "decorated with @app.job"),
         ({"payload": {"day": "someday"}}, PayloadRefused, "schedule 'nightly'.*day"),
-        ({"payload": {}}, PayloadRefused, "day: Field required"),
+        ({"payload": {}}, PayloadRefused, "day: is missing"),
         ({"payload": [1]}, PayloadRefused, "must map argument names"),
         ({"queue": "a|b"}, ConfigError, "a name is"),
         ({"priority": 10}, Refused, "priority"),

@@ -5,7 +5,7 @@ from mulligan.access.keys import Key, KeyList, NewKey, StatusGrant
 from mulligan.alerts.service import AlertList, AlertRule, RuleList
 from mulligan.batches.service import Batch, JobViews, MemberFailures, Results, RetriedMembers
 from mulligan.core.attempt_log import LogOfAttempt
-from mulligan.core.errors import DurationOrTime
+from mulligan.core.errors import Duration, DurationOrTime
 from mulligan.core.event import Event, EventList
 from mulligan.core.job import Job
 from mulligan.failures.group_reader import FailureGroup
@@ -14,7 +14,7 @@ from mulligan.failures.service import GroupList
 from mulligan.guards.gate_status import Dependency, DependencyList, KindList, KindStatus, Queue, QueueList
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation
-from mulligan.jobs.search import CappedCount, JobList
+from mulligan.jobs.search import CappedCount
 from mulligan.jobs.service import AttemptList, Overrides, TitleList
 from mulligan.notifications.channels import Channel
 from mulligan.notifications.deliveries import Delivery, DeliveryList
@@ -36,8 +36,6 @@ class AsyncJobs:
         """Return what people call each job: its kind's title, or else its first arguments."""
     async def resolve(self, prefix: str) -> str:
         """Return the full id that begins with `prefix`, or ends with it: "…h8n2vg" or "h8n2vg"."""
-    async def list(self, filter: str='', *, limit: int=50, before: str | None=None, owner: str | None=None, private: bool=True) -> JobList:
-        """Return jobs that match a filter, newest first. At most 50,000 jobs are searched."""
     async def count(self, filter: str='', *, cap: int=..., owner: str | None=None, private: bool=True) -> CappedCount:
         """Count jobs that match a filter. Counting stops at `cap` or after 50,000 searched jobs."""
     async def explain(self, job_id: str, *, private: bool=False) -> Explanation:
@@ -50,7 +48,7 @@ class AsyncJobs:
         """Return the steps of a job in the order in which they ended. Values are private."""
     async def log(self, job_id: str, attempt: int | None=None) -> LogOfAttempt:
         """Return the last log records and the stacks of a failed attempt. For operators."""
-    async def wait(self, job_id: str, timeout: float | None=None) -> Job:
+    async def wait(self, job_id: str, timeout: Duration | None=None) -> Job:
         """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
     async def value(self, job: Job) -> Any:
         """Return the result of a job as its handler's annotation says: `job.value()`."""
@@ -100,7 +98,7 @@ class AsyncBatches:
         """Return the full id that begins with `prefix`."""
     async def members(self, batch_id: str, filter: str='', *, limit: int=50, before: str | None=None) -> Sequence[Job]:
         """Return the batch's jobs, newest first. `filter` works as in `jobs.list`."""
-    async def wait(self, batch_id: str, timeout: float | None=None) -> Batch:
+    async def wait(self, batch_id: str, timeout: Duration | None=None) -> Batch:
         """Wait until a batch has its outcome or has expired, and return it."""
     async def jobs(self, batch_id: str) -> JobViews:
         """Return all members in the order of enqueue."""

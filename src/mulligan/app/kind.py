@@ -170,7 +170,7 @@ class Kind(Generic[P, R, R_co]):
             message = f"a Kind has no attribute {name!r}."
             if not name.startswith("_"):
                 message += describe_missing_method(self, name)
-            raise AttributeError(message)
+            raise AttributeError(message, name=name, obj=None)  # Python would suggest a name too
 
     @name_unknown_options
     def options(  # noqa: PLR0913 - public API: one keyword per option
@@ -192,6 +192,8 @@ class Kind(Generic[P, R, R_co]):
         tracestate: str | None = None,
     ) -> Kind[P, R, R_co]:
         """Return this kind with options for the next enqueue."""
+        if isinstance(unique, Unique):
+            _check_unique_parts(self.name, unique, self._handler.arguments)
         options = EnqueueOptions(
             queue=queue,
             delay=delay,
@@ -461,7 +463,7 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     """Check the options of `@app.job` and return the handler."""
     _check_function(function)
     arguments = Arguments(function, Context)
-    kind = name or function.__qualname__
+    kind = function.__qualname__ if name is None else name
     arguments.check_types(kind)
     has_fields = not callable(uses) and "{" in format_uses(uses)
     is_dynamic = callable(uses) or has_fields
@@ -500,6 +502,8 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
         **_unique_options(unique),
     )
     _check_unique(spec, unique, retention_settings)
+    if unique is not None:
+        _check_unique_parts(kind, unique, arguments)
     return Handler(
         spec=spec,
         call=function,
@@ -537,6 +541,10 @@ POLICY_ELSEWHERE = {
 }
 
 
+# What other libraries call the limits of a queue.
+LIMITS_ELSEWHERE = {"concurrency", "rate", "rate_limit", "max_concurrency", "limit", "lock"}
+
+
 def _describe_other_option(name: str, value: Any) -> str:
     """Return where an option of a policy or of a single job is written; empty for others."""
     refusal = f"@app.job has no option {name!r}"
@@ -546,6 +554,11 @@ def _describe_other_option(name: str, value: Any) -> str:
         return f"{refusal}. Write policy=Policy({field}={shown})"
     if name in {spec.name for spec in fields(EnqueueOptions)}:
         return f"{refusal}: each job has its own. Write YOUR_FUNCTION.options({name}=…).enqueue(…)"
+    if name in LIMITS_ELSEWHERE:
+        return (
+            f"{refusal}: limits belong to a queue. Write "
+            'app.queue("NAME", concurrency=1, rate="10/m") and @app.job(queue="NAME")'
+        )
     if name == "bind":
         return f"{refusal}. To get the context, annotate a parameter: ctx: Context"
     if name == "autoretry_for":
@@ -663,6 +676,12 @@ def _unique_options(unique: Any) -> dict[str, Any]:
     }
 
 
+def _check_unique_parts(kind: str, unique: Unique, arguments: Arguments) -> None:
+    """Refuse a misspelt argument: it would be the same for all jobs, so one key for all of them."""
+    paths = [part.removeprefix("payload.") for part in unique.by if part.startswith("payload.")]
+    _check_known_arguments(kind, "unique", paths, arguments)
+
+
 def _check_unique(spec: KindSpec, unique: Any, retention: RetentionSection) -> None:
     """Refuse a unique key that outlives its job: the key would end silently with the job."""
     if unique is None:
@@ -744,6 +763,21 @@ def _refuse_computed_uses(spec: KindSpec) -> None:
         raise PayloadRefused(message)
 
 
+def check_kind_name(kind: Any) -> str:
+    """Return the name of a kind; refuse a function, which enqueues itself."""
+    if isinstance(kind, Kind):
+        function = getattr(kind.__wrapped__, "__name__", kind.name)
+        message = (
+            f"a kind by name is a text: {kind.name!r}. With the function at hand, write "
+            f"{function}.enqueue(…)"
+        )
+        raise ConfigError(message)
+    if callable(kind):
+        message = f"{kind!r:.80} is no kind: decorate it with @app.job, or pass a kind's name"
+        raise ConfigError(message)
+    return check_name("kind", kind)
+
+
 def check_mapping(kind: str, payload: Any) -> dict[str, Any]:
     """Return a payload as a dict, or refuse it."""
     if not isinstance(payload, Mapping | None):
@@ -760,5 +794,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> EnqueueOptions:
     known = [spec.name for spec in fields(EnqueueOptions)]
     for name in options:
         if name not in known:
-            raise PayloadRefused(describe_unknown(f"enqueue({kind!r})", name, known))
+            message = f"enqueue({kind!r}) has no option {name!r}."
+            advice = f" Pass arguments as a mapping: enqueue({kind!r}, {{{name!r}: …}})"
+            raise PayloadRefused(message + (did_you_mean(name, known) or advice))
     return EnqueueOptions(**options)

@@ -31,6 +31,7 @@ from mulligan.app.kind import (
     StoredKinds,
     UntypedParameter,
     build_handler,
+    check_kind_name,
     check_mapping,
     check_option_names,
     check_options,
@@ -45,6 +46,8 @@ from mulligan.config import (
     check_declared,
     read_settings,
 )
+from mulligan.core import elsewhere
+from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import (
     ConfigError,
     Duration,
@@ -106,6 +109,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Mulligan(AppServices):
     """An app on one database: "sqlite:///file.db", "postgresql://…", or the one in the settings."""
 
+    @name_unknown_options
     def __init__(
         self,
         url: str | None = None,
@@ -175,12 +179,18 @@ class Mulligan(AppServices):
             listen_url=self.settings.listen_url,
         )
 
+    if not TYPE_CHECKING:  # checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown attribute; name what one of another library is called here."""
+            return refuse_attribute(self, name, elsewhere.APP)
+
     def open(self) -> Self:
         """Open the database now rather than on first use. Create the tables in an empty one."""
         _ = self.store
         return self
 
-    def _store_for_caller(self) -> Store:
+    def _store_for_caller(self, connection: Any) -> Store:
         """Open the store while the caller has a transaction open.
 
         On SQLite that transaction may hold the only write lock. Creating the tables would wait for
@@ -188,7 +198,9 @@ class Mulligan(AppServices):
         """
         from mulligan.storage import sqlite_path
 
-        if "store" not in vars(self) and sqlite_path(self.settings.database_url) is not None:
+        is_of_driver = type(connection).__module__ != "builtins"  # else the store refuses it
+        is_sqlite = sqlite_path(self.settings.database_url) is not None
+        if "store" not in vars(self) and is_sqlite and is_of_driver:
             self._refuse_empty_database()
         return self.store
 
@@ -722,17 +734,17 @@ class Mulligan(AppServices):
         self, kind: str, payload: Any, options: Mapping[str, Any]
     ) -> tuple[NewJob, Any]:
         """Return a checked job and the connection to insert it through."""
-        if options.get("connection") is not None:
-            self._store_for_caller()
-        handler = self.registry.handlers.get(check_name("kind", kind))
+        handler = self.registry.handlers.get(check_kind_name(kind))
         arguments = check_mapping(kind, payload)
+        enqueue_options = check_options(kind, options)
+        if enqueue_options.connection is not None:
+            self._store_for_caller(enqueue_options.connection)
         if handler is not None:
             spec = handler.spec
             arguments = handler.arguments.encode(arguments)
         else:
             arguments = json.loads(to_json(arguments, f"the payload of {kind}"))
             spec = self._stored_kinds.find_accepting(kind, arguments)
-        enqueue_options = check_options(kind, options)
         queues = {**self._stored_kinds.queues, **self.registry.queues}
         limit = self.settings.limits.payload
         new = new_job(spec, handler, arguments, enqueue_options, limit, queues)
@@ -750,7 +762,7 @@ class Mulligan(AppServices):
 
     def join_transaction(self, connection: Any) -> Transaction:
         """Return a transaction of ours inside the caller's transaction."""
-        return self._store_for_caller().join(connection)
+        return self._store_for_caller(connection).join(connection)
 
     async def insert_async(self, new: Sequence[NewJob], connection: Any = None) -> list[Job]:
         """Insert on a thread, or in the transaction of an async connection."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mulligan.batches import completion
 from mulligan.batches.cancel import cancel_batch
@@ -22,10 +22,13 @@ from mulligan.batches.rules import (
     check_tolerance,
     displayed_state,
 )
+from mulligan.core import elsewhere
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import Micros, check_duration_or_time, optional_datetime, to_datetime
+from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import (
     BatchSealed,
+    Duration,
     MulliganError,
     NoResult,
     NotFound,
@@ -113,7 +116,13 @@ class Batch:
         """Accept no more members. The outcome follows when the last member ends."""
         return self._require_service().seal(self.id, connection=connection)
 
-    def wait(self, timeout: float | None = None) -> Batch:
+    if not TYPE_CHECKING:  # checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown attribute; name what one of another library is called here."""
+            return refuse_attribute(self, name, elsewhere.BATCH)
+
+    def wait(self, timeout: Duration | None = None) -> Batch:
         """Wait until a sealed batch has its outcome, and return it. Raises WaitTimeout."""
         return self._require_service().wait(self.id, timeout)
 
@@ -132,7 +141,7 @@ class Batch:
     async def refresh_async(self) -> Batch:
         return await asyncio.to_thread(self.refresh)
 
-    async def wait_async(self, timeout: float | None = None) -> Batch:  # noqa: ASYNC109
+    async def wait_async(self, timeout: Duration | None = None) -> Batch:  # noqa: ASYNC109
         """Wait like `wait`, from a coroutine."""
         return await self._require_service().wait_async(self.id, timeout)
 
@@ -303,7 +312,7 @@ class Batches:
         self.get(batch_id)
         return self._jobs.list(f"{filter} batch:{batch_id}".strip(), limit=limit, before=before)
 
-    def wait(self, batch_id: str, timeout: float | None = None) -> Batch:
+    def wait(self, batch_id: str, timeout: Duration | None = None) -> Batch:
         """Wait until a batch has its outcome or has expired, and return it."""
         poll = Poll(f"batch {batch_id}", timeout)
         while True:
@@ -314,7 +323,7 @@ class Batches:
                 raise poll.timed_out(*_describe_waiting(batch))
             time.sleep(poll.next_pause())
 
-    async def wait_async(self, batch_id: str, timeout: float | None = None) -> Batch:  # noqa: ASYNC109
+    async def wait_async(self, batch_id: str, timeout: Duration | None = None) -> Batch:  # noqa: ASYNC109
         """Wait as `wait` does, using a thread only for each read: thousands may wait."""
         poll = Poll(f"batch {batch_id}", timeout)
         while True:

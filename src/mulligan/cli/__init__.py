@@ -77,8 +77,32 @@ class CommandGroup(click.Group):
         name = str(args[0])
         is_option = name.startswith("-")
         if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            elsewhere = COMMANDS_ELSEWHERE.get(name) if ctx.parent is None else None
+            if elsewhere:
+                ctx.fail(f"No such command {name!r}. Write: mulligan {elsewhere}")
             ctx.fail(unknown_name_message("command", name, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
+
+
+# What other programs call our commands.
+COMMANDS_ELSEWHERE = {
+    **dict.fromkeys(("run", "start", "work", "consume", "beat", "scheduler"), "worker APP"),
+    **dict.fromkeys(("serve", "server", "dashboard", "ui", "flower"), "web"),
+    **dict.fromkeys(("list", "ls"), "jobs list"),
+    **{name: f"jobs {name} ID" for name in ("show", "explain", "watch", "retry", "cancel")},
+    **dict.fromkeys(("upgrade", "upgradedb"), "migrate"),
+    "version": "--version",
+}
+# What other programs call our options, and the option to write.
+OPTIONS_ELSEWHERE = {
+    "-c": "--concurrency",
+    "-Q": "--queues",
+    "-l": "--log-level",
+    "-v": "--version",
+    "-V": "--version",
+    "-p": "--port",
+    "-d": "--database",
+}
 
 
 def unknown_name_message(what: str, name: str, known: list[str]) -> str:
@@ -255,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result: Any = cli.main(arguments, prog_name="mulligan", standalone_mode=False)
     except click.NoSuchOption as error:
-        message = f"{error.message}{_filter_hint(error)}"
+        message = f"{error.message}{_option_hint(error) or _filter_hint(error)}"
         nearest = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
         hinted = click.NoSuchOption(error.option_name, message, nearest, error.ctx)
         hinted.show()
@@ -274,6 +298,20 @@ def main(arguments: list[str] | None = None) -> int:
             return EXIT_INTERRUPTED
         return _report_driver_error(error)
     return result if isinstance(result, int) else 0
+
+
+def _option_hint(error: click.NoSuchOption) -> str:
+    """Say what to write instead of an option that another program has."""
+    if error.ctx is None:
+        return ""
+    command = error.ctx.command
+    if error.option_name == "-A":
+        return " The app is an argument: mulligan worker module:app"
+    if command.name == "enqueue":
+        return f" Arguments of the job are written {error.option_name.lstrip('-')}=VALUE."
+    name = OPTIONS_ELSEWHERE.get(error.option_name, "")
+    has_it = any(name in param.opts for param in command.params)
+    return f" Write {name}." if has_it else ""
 
 
 def _filter_hint(error: click.NoSuchOption) -> str:

@@ -104,8 +104,9 @@ def _describe_app(app: str) -> dict[str, Any]:
         missing = _is_missing_module(error, app)
         if not missing:
             traceback.print_exc()
+        advice = ". Start it in the folder that has this module" if missing else ""
         return {
-            "error": f"{type(error).__name__}: {error}",
+            "error": f"{type(error).__name__}: {error}{advice}",
             "is_config_error": missing,
             "folders": sorted(_source_folders(error)),
         }

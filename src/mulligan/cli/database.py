@@ -17,7 +17,7 @@ from mulligan.core.errors import AccessDenied, ConfigError, StoreUnavailable
 from mulligan.core.format import mask_password
 from mulligan.core.settings import ConnectionSettings, read_connection_settings
 from mulligan.failures.redact import remove_secrets
-from mulligan.storage import POSTGRES, SQLITE, Store, open_store, sqlite_path
+from mulligan.storage import POSTGRES, SQLITE, Store, describe_supported, open_store, sqlite_path
 
 if TYPE_CHECKING:
     from mulligan.config import Settings
@@ -42,7 +42,7 @@ def check_database_url(settings: C) -> C:
         origin = settings.origin_of("database_url")
         message = (
             f"invalid database_url {mask_password(url)!r} (from {origin}). "
-            "Use sqlite:///path or postgresql://…"
+            f"{describe_supported(url)}"
         )
         raise ConfigError(message)
     return settings

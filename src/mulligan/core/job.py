@@ -15,7 +15,9 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
+from mulligan.core import elsewhere
 from mulligan.core.durations import Micros, check_duration
+from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import ConfigError, Duration, DurationOrTime
 from mulligan.core.suggest import name_unknown_options
 
@@ -377,8 +379,8 @@ class JobService(Protocol):
 
     def get(self, job_id: str) -> Job: ...
     def value(self, job: Job) -> Any: ...
-    def wait(self, job_id: str, timeout: float | None = None) -> Job: ...
-    async def wait_async(self, job_id: str, timeout: float | None = None) -> Job: ...  # noqa: ASYNC109
+    def wait(self, job_id: str, timeout: Duration | None = None) -> Job: ...
+    async def wait_async(self, job_id: str, timeout: Duration | None = None) -> Job: ...  # noqa: ASYNC109
     async def _on_thread(self, call: Callable[[], Job]) -> Job: ...
     def cancel(self, job_id: str, *, reason: str = "") -> Job: ...
     def retry(
@@ -453,7 +455,13 @@ class Job(Generic[R_co]):
         result: R_co = self._jobs.value(self)
         return result
 
-    def wait(self, timeout: float | None = None) -> Job[R_co]:
+    if not TYPE_CHECKING:  # checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown attribute; name what one of another library is called here."""
+            return refuse_attribute(self, name, elsewhere.JOB)
+
+    def wait(self, timeout: Duration | None = None) -> Job[R_co]:
         """Wait until the job has ended or is parked, and return it. Raises WaitTimeout."""
         return self._jobs.wait(self.id, timeout)
 
@@ -475,7 +483,7 @@ class Job(Generic[R_co]):
         """Return a new snapshot of this job, from a coroutine."""
         return await self._on_thread(self.refresh)
 
-    async def wait_async(self, timeout: float | None = None) -> Job[R_co]:  # noqa: ASYNC109
+    async def wait_async(self, timeout: Duration | None = None) -> Job[R_co]:  # noqa: ASYNC109
         """Wait like `wait`, from a coroutine. Thousands may wait."""
         return await self._jobs.wait_async(self.id, timeout)
 

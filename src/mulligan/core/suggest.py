@@ -20,6 +20,10 @@ PACKAGE = str(Path(__file__).parent.parent)
 # What other libraries call our options.
 SYNONYMS = {
     "actor_name": "name",
+    "broker": "url",
+    "broker_url": "url",
+    "database_url": "url",
+    "dsn": "url",
     "countdown": "delay",
     "eta": "delay",
     "exception_type": "type",
@@ -33,6 +37,43 @@ SYNONYMS = {
     "time_limit": "timeout",
     "ttl": "deadline",
 }
+
+
+# The fields of `EnqueueOptions`.
+ENQUEUE_OPTIONS = frozenset(
+    (
+        "queue",
+        "delay",
+        "priority",
+        "owner",
+        "unique",
+        "batch",
+        "must_have",
+        "max_retries",
+        "policy",
+        "timeout",
+        "deadline",
+        "connection",
+        "traceparent",
+        "tracestate",
+    )
+)
+# What to write instead of an option that has no counterpart with another name.
+ADVICE = {
+    ("Unique()", "key"): "Pass a key of one job with options(unique=…)",
+    ("schedule()", "every"): 'Write cron with six fields: "*/10 * * * * *" is every 10 seconds',
+    ("schedule()", "interval"): 'Write cron with six fields: "*/10 * * * * *" is every 10 seconds',
+    ("options()", "run_at"): "Pass the time as delay=",
+    ("list()", "state"): 'Write a filter: list("state:dead kind:render")',
+    ("list()", "kind"): 'Write a filter: list("state:dead kind:render")',
+    ("list()", "queue"): 'Write a filter: list("queue:mail")',
+}
+
+
+def find_enqueue_option(name: str) -> str:
+    """Return the option of `options(…)` that a name means; empty if it means none."""
+    option = SYNONYMS.get(name, name)
+    return option if option in ENQUEUE_OPTIONS else ""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -65,6 +106,8 @@ def name_unknown_options(function: Callable[P, R]) -> Callable[P, R]:
 def describe_unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return that `what` has no such option, with the nearest one or all of them."""
     known = [*known]
+    if advice := ADVICE.get((what, name)):
+        return f"{what} has no option {name!r}. {advice}"
     return f"{what} has no option {name!r}.{did_you_mean(name, known) or _list_of(known)}"
 
 

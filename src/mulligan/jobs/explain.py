@@ -296,16 +296,17 @@ def explain_job(
     now_line = describe_now(row, _load_wait_context(tx, row, spec, workers, now))
     history = _load_history(tx, row, policy)
     story = build_story(history, private=private)
+    job = load_job_views(tx, [row], service)[0]
     facts = [
         *_effort_facts(row),
         *_worker_facts(row, workers),
         *_batch_facts(tx, row),
         *_limit_facts(row, spec),
-        *_policy_facts(row, policy),
+        *_policy_facts(row, policy, job.retries),
         *_unique_key_facts(row),
     ]
     return Explanation(
-        job=load_job_views(tx, [row], service)[0],
+        job=job,
         now=now_line,
         story=story,
         text=format_story(row, now_line, story, now),
@@ -455,10 +456,10 @@ def _timeout_fact(row: JobRow, spec: KindSpec | None) -> Fact:
     return Fact("time limit", format_duration(timeout / SECOND), origin)
 
 
-def _policy_facts(row: JobRow, policy: EffectivePolicy) -> Iterator[Fact]:
+def _policy_facts(row: JobRow, policy: EffectivePolicy, retries: int) -> Iterator[Fact]:
     if not policy.enabled:
         yield Fact("retries", "switched off by retry.enabled", "system")
-    yield Fact("retries", _used(row.failures, policy.max_retries), policy.max_retries_from)
+    yield Fact("retries", _used(retries, policy.max_retries), policy.max_retries_from)
     for cls in Cls:
         limit = policy.class_limit(cls)
         if limit is not None and limit < policy.max_retries:

@@ -106,6 +106,8 @@ def _check_field(part: str, name: str, colon: str) -> None:
             "Write arg.customer:42, or arg.address.city:Rome for a nested argument."
         )
     similar = difflib.get_close_matches(name, FIELDS, n=1)
+    if not colon and part in {*State}:
+        raise Refused(f"filter {part!r} is not field:value; did you mean state:{part}?")
     hint = f"did you mean {similar[0]}:?" if similar else f"fields: {', '.join(FIELDS)}"
     if not colon:
         hint += f'; to search for a term, quote it: "{part}"'

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mulligan.core.attempt_log import LogOfAttempt, decode_records
+from mulligan.core.durations import SECOND, check_duration
 from mulligan.core.errors import (
+    Duration,
     DurationOrTime,
     NoResult,
     NotFound,
@@ -21,6 +23,7 @@ from mulligan.core.event import EventList
 from mulligan.core.ids import CUT_MARK, LENGTH, SHORT_LENGTH
 from mulligan.core.job import COUNT_CAP, AttemptRow, Job, State
 from mulligan.core.lifecycle import TERMINAL
+from mulligan.core.suggest import name_unknown_options
 from mulligan.events.queries import EventQueries
 from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
@@ -105,6 +108,7 @@ class Jobs:
             raise NotFound(describe_ambiguous_id("job", prefix, found))
         return found[0]
 
+    @name_unknown_options
     def list(
         self,
         filter: str = "",  # noqa: A002 - public name
@@ -205,7 +209,7 @@ class Jobs:
         token, records, stacks = found
         return LogOfAttempt(job_id, token, decode_records(records), stacks)
 
-    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+    def wait(self, job_id: str, timeout: Duration | None = None) -> Job:
         """Wait until a job has ended (succeeded, dead, cancelled) or is parked, and return it."""
         poll = Poll(f"job {job_id}", timeout)
         while True:
@@ -216,7 +220,7 @@ class Jobs:
                 raise poll.timed_out(state, self._why(job_id))
             time.sleep(poll.next_pause())
 
-    async def wait_async(self, job_id: str, timeout: float | None = None) -> Job:  # noqa: ASYNC109 - public name
+    async def wait_async(self, job_id: str, timeout: Duration | None = None) -> Job:  # noqa: ASYNC109 - public name
         """Wait as `wait` does, using a thread only for each read: thousands may wait."""
         import asyncio
 
@@ -423,9 +427,9 @@ def with_from_step(overrides: Overrides | None, from_step: str | None) -> Overri
 class Poll:
     """Pauses between two reads of a job or batch that is waited for, and the timeout."""
 
-    def __init__(self, what: str, timeout: float | None) -> None:
+    def __init__(self, what: str, timeout: Duration | None) -> None:
         self._what = what
-        self._timeout = timeout
+        self._timeout = None if timeout is None else check_duration("timeout", timeout) / SECOND
         self._started = time.monotonic()
         self._pause = POLL_INTERVAL
 
@@ -448,7 +452,7 @@ class Poll:
     def timed_out(self, state: str, why: str) -> WaitTimeout:
         """Return the error to raise once it is over."""
         reason = f": {why}" if why else ""
-        return WaitTimeout(f"{self._what} is still {state} after {self._timeout} s{reason}")
+        return WaitTimeout(f"{self._what} is still {state} after {self._timeout:g} s{reason}")
 
 
 def describe_missing_result(job: Job) -> str:

@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.core.errors import ConfigError, OutcomeRequest, PayloadRefused, ResultMismatch
 from mulligan.core.json import decode, make_chunk_encoder
-from mulligan.core.suggest import did_you_mean
+from mulligan.core.suggest import did_you_mean, find_enqueue_option
 from mulligan.manifest.storable import advise, find_unstorable
 
 CONTEXT_NAMES = ("ctx", "context", "self")  # what people call a context that they do not annotate
@@ -44,6 +44,7 @@ class Arguments:
         for parameter in self.signature.parameters.values():
             hint = hints.get(parameter.name, Any)
             if _is_context(hint, context_type):
+                self._refuse_second_context(parameter.name)
                 self.context_name = parameter.name
             elif parameter.kind is parameter.VAR_KEYWORD:
                 extra = "allow"
@@ -67,6 +68,11 @@ class Arguments:
             self.model.__pydantic_validator__.validate_python
         )
         self._dump: Callable[..., dict[str, Any]] = self.model.__pydantic_serializer__.to_python
+
+    def _refuse_second_context(self, name: str) -> None:
+        if self.context_name is not None:
+            message = f"{self.name}: {self.context_name} and {name} are both Context. Keep one."
+            raise ConfigError(message)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,6 +128,11 @@ class Arguments:
         """Return which argument of a call is wrong, and what is likely meant."""
         unknown = [name for name in kwargs if name not in self._names]
         if unknown and not self._accepts_extra:
+            if option := find_enqueue_option(unknown[0]):
+                return (
+                    f"{self.name}: unknown argument {unknown[0]!r}. For the option write "
+                    f".options({option}=…).enqueue(…)"
+                )
             nearest = did_you_mean(unknown[0], self._fields)
             advice = nearest or f" It takes {', '.join(self._fields) or 'no arguments'}."
             return f"{self.name}: unknown argument {unknown[0]!r}.{advice}"
@@ -192,8 +203,8 @@ class Arguments:
         Each call is encoded or copied as it is read: the caller may reuse one dict for all.
         """
         if self._exact_types is None:
-            return [self.encode(call if type(call) is dict else dict(call)) for call in calls]
-        payloads = [*map(dict, calls)]
+            return [self.encode(self._as_dict(call)) for call in calls]
+        payloads = [dict(self._as_dict(call)) for call in calls]
         is_exact = {*map(tuple, payloads)} == {self._fields}
         for name, types_ in self._exact_types if is_exact else ():
             column = [*map(itemgetter(name), payloads)]
@@ -203,6 +214,13 @@ class Arguments:
             elif str in found:  # it may contain a lone surrogate
                 is_exact &= all(type(value) is not str or value.isascii() for value in column)
         return payloads if is_exact else [self.encode(payload) for payload in payloads]
+
+    def _as_dict(self, call: Any) -> dict[str, Any]:
+        if type(call) is dict:
+            return call
+        if not isinstance(call, Mapping):
+            raise self._not_a_payload(call)
+        return dict(call)
 
     def decode(self, text: str) -> dict[str, Any]:
         """Return keyword arguments for the handler.
@@ -437,11 +455,15 @@ def _resolve_hint(function: Callable[..., Any], annotation: Any) -> Any:
         return None
 
 
+_PROBLEMS = {"missing": "is missing", "extra_forbidden": "unknown argument"}
+
+
 def _format_errors(name: str, errors: ValidationError) -> str:
     parts = []
     for error in errors.errors():
         path = ".".join(_remove_alias_prefix(str(part)) for part in error["loc"])
-        parts.append(f"{path}: {error['msg']}".removeprefix(": "))
+        problem = _PROBLEMS.get(error["type"]) or error["msg"]
+        parts.append(f"{path}: {problem}".removeprefix(": "))
     return f"{name}: {'; '.join(parts)}"
 
 

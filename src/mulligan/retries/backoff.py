@@ -299,6 +299,7 @@ def _format_factors(factor: float, n: int) -> str:
 # --- Registry ---
 
 BACKOFFS = (Table, Exponential, Fixed)
+_NOT_A_BACKOFF = "backoff must be Table(...), Exponential(...) or Fixed(...)"
 
 
 def _expand_shorthand(value: Any) -> Any:
@@ -310,6 +311,8 @@ def _expand_shorthand(value: Any) -> Any:
     if isinstance(value, dict) and "type" not in value:
         kind = "exponential" if "base" in value else "table"
         return {"type": kind, **value}
+    if not isinstance(value, Backoff | dict):
+        raise ValueError(f"{_NOT_A_BACKOFF}, not {value!r:.80}")  # noqa: TRY004 - for pydantic
     return value
 
 
@@ -326,8 +329,7 @@ else:
 def check_backoff(value: Any) -> Backoff:
     """Return the value if it is a backoff, else raise a TypeError that names all backoffs."""
     if not isinstance(value, Backoff):
-        *others, last = (f"{backoff.__name__}(...)" for backoff in BACKOFFS)
-        raise TypeError(f"backoff must be {', '.join(others)} or {last}")
+        raise TypeError(_NOT_A_BACKOFF)
     return value
 
 

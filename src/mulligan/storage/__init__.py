@@ -42,17 +42,27 @@ def check_driver(url: str) -> None:
     """Refuse the URL of another database or driver, without connecting."""
     if not url.startswith(SQLITE + POSTGRES):
         raise ConfigError(_unsupported(url))
+    if url.startswith(SQLITE) and url.endswith(":memory:"):
+        message = (
+            f"database URL {url!r} would be a database of each process alone. "
+            "Name a file, for example sqlite:///jobs.db"
+        )
+        raise ConfigError(message)
 
 
 def _unsupported(url: str) -> str:
-    message = f"database URL {mask_password(url)!r} is not supported. "
+    return f"database URL {mask_password(url)!r} is not supported. {describe_supported(url)}"
+
+
+def describe_supported(url: str) -> str:
+    """Return which URL to write instead of one that is not supported."""
     scheme, _, driver = url.partition("://")[0].partition("+")
     if driver:
-        return message + (
+        return (
             f"Mulligan does not use the driver {driver}. Write {scheme}://… here; your own engine "
             "may keep its URL."
         )
-    return message + "Use sqlite:///path or postgresql://…"
+    return "Use sqlite:///path or postgresql://…"
 
 
 # --- URLs: which database they name, and how to show them ---

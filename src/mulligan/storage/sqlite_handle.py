@@ -398,6 +398,12 @@ SQLITE_TAKES = (
 )
 
 
+IN_TESTS = (
+    " In a test with the fixture `mulligan`: name your PostgreSQL in MULLIGAN_TEST_URL, or its "
+    "database is a new SQLite file."
+)
+
+
 def open_sqlite_handle(connection: Any) -> Handle:
     """Wrap a caller's SQLite connection, or raise ConnectionRefused."""
     raw = unwrap_connection(connection)
@@ -407,7 +413,9 @@ def open_sqlite_handle(connection: Any) -> Handle:
         return _JoinedApsw(raw, _no_begin)
     if isinstance(raw, sqlite3.Connection):
         return _JoinedStdlib(raw)
-    raise ConnectionRefused(SQLITE_TAKES.format(name=connection_name(raw)))
+    name = connection_name(raw)
+    advice = IN_TESTS if name.startswith(("psycopg.", "asyncpg.")) else ""
+    raise ConnectionRefused(SQLITE_TAKES.format(name=name) + advice)
 
 
 def _no_begin() -> None: ...

@@ -33,12 +33,19 @@ def load_app(spec: str) -> Any:
         try:
             app = getattr(app, part)
         except AttributeError:
-            message = f"module {module_name!r} has no attribute {attribute!r}"
+            message = f"module {module_name!r} has no attribute {attribute!r}{_name_apps(module)}"
             raise ConfigError(message) from None
     if not hasattr(app, "registry"):
         message = f"{spec} is a {type(app).__name__}, not a Mulligan app"
         raise ConfigError(message)
     return app
+
+
+def _name_apps(module: Any) -> str:
+    """Return "; did you mean jobs:app?" with the apps of a module; empty if it has none."""
+    apps = [name for name, value in vars(module).items() if hasattr(type(value), "run_inline")]
+    specs = [f"{module.__name__}:{name}" for name in apps]
+    return f"; did you mean {' or '.join(specs)}?" if specs else ""
 
 
 # --- Garbage collection ---

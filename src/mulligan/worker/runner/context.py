@@ -13,12 +13,14 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from mulligan.batches.children import ChildCall, ChildKind, build_children, check_on_death
 from mulligan.batches.rules import check_tolerance
+from mulligan.core import elsewhere
 from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
+from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import Duration, DurationOrTime, Refused
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State, parse_job_settings
 from mulligan.core.tracing import OnAttemptEnd, Tracer
@@ -103,6 +105,12 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
 
 class Context:
     """One attempt, as its handler sees it."""
+
+    if not TYPE_CHECKING:  # checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown attribute; name what one of another library is called here."""
+            return refuse_attribute(self, name, elsewhere.CONTEXT)
 
     # Initial values, on the class because most attempts never change them.
     previous: Mapping[str, Any] | None = None

@@ -279,6 +279,12 @@ def _enter_all(run: HookRun, entered: list[_Entered]) -> None:
 
 def _enter(run: HookRun, hook: Hook) -> _Entered:
     manager = run.call(hook)
+    if not hasattr(manager, "__enter__") and not hasattr(manager, "__aenter__"):
+        message = (
+            f"@app.around: {hook.name} returned {manager!r:.80}, not a context manager. "
+            "Write a generator with one yield: the attempt runs at the yield."
+        )
+        raise TypeError(message)
     if hasattr(manager, "__aenter__") and run.loop is not None:
         return _EnteredOnLoop(hook, manager, run.loop)
     return _Entered(hook, manager)

@@ -233,6 +233,18 @@ class Supervisor:
                 "@app.job where the app is loaded, for example at the end of its module",
                 self._options.app,
             )
+        self._warn_of_unknown_queues(manifest)
+
+    def _warn_of_unknown_queues(self, manifest: Manifest) -> None:
+        """Log the queues of --queues that no kind uses: probably a typo."""
+        known = manifest.queue_names
+        for queue in sorted((self._options.queues or frozenset()) - known):
+            log.warning(
+                "no kind of %s uses the queue %s of --queues. It uses %s",
+                self._options.app,
+                queue,
+                ", ".join(sorted(known)),
+            )
 
     def _create_runners(self, folder: Path) -> Runners:
         command = RunnerCommand(
