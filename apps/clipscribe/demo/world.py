@@ -14,6 +14,7 @@ from collections import Counter
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
@@ -104,6 +105,13 @@ def list_videos(request: Request, service: str = "") -> str:
         query = urlencode({"url": f"{request.base_url}videos/{name}"})
         rows += f'<tr><td><a href="{escape(service)}/?{query}">{name}</a><td>{label}'
     return stage.PAGE.format(title="Videos", body=f"<table>{rows}</table>")
+
+
+@external_services.post("/outage/{state}")
+def set_outage(state: Literal["begin", "end"]) -> None:
+    """Let every call of the model fail, or end that."""
+    global model_is_down  # noqa: PLW0603 - state of this emulator
+    model_is_down = state == "begin"
 
 
 @external_services.get("/model")

@@ -194,7 +194,7 @@ def test_orders_are_completed_retried_and_moved(site, chromium):
 
 
 @pytest.mark.seed("004-22", "004-28", "004-32", "004-36", "004-43", "004-55", "004-72", "004-82")
-@pytest.mark.seed("004-01", "004-74", "004-75", "004-76", "004-84", "004-85")
+@pytest.mark.seed("004-01", "004-63", "004-74", "004-75", "004-76", "004-84", "004-85")
 def test_failures_reach_their_owner_and_the_admin(site, chromium):
     private = site.order("private.mp4")
     review = site.order("talk-9h.mp4")
@@ -238,6 +238,29 @@ def test_failures_reach_their_owner_and_the_admin(site, chromium):
     assert goals["Cost Efficiency"]["met"] is True  # 004-76
     retried = site.request("admin", "POST", f"/dlq/{review}/retry").json()
     assert retried == {"retried": True}  # 004-32
+
+    # The model refuses every call for its rate.
+    for number in range(25):
+        site.order(f"overrun-{number}.mp4")
+    site.wait_for_mail(ADMIN, "specific-error-spike")  # 004-63
+
+
+@pytest.mark.seed("004-82", "004-86")
+def test_outage_of_the_model_holds_jobs_and_its_end_retries_what_died(site):
+    outage = f"{site.world.url}/outage"
+    site.http.post(f"{outage}/begin").raise_for_status()
+    died = site.order("talk-7h.mp4", duration=7 * 3600)  # it has one retry
+    assert site.wait(died, "FAILED")["attempts"] == 2
+    failing = [site.order(f"talk-{number}.mp4") for number in range(12)]
+    site.wait_for_log("dependency model opened")
+    held = site.order("talk.mp4")
+    view = until(lambda: (found := site.job(held))["waits_for"] and found, PATIENCE, "a held job")
+    assert (view["state"], view["attempts"]) == ("QUEUED", 0)  # 004-86
+    site.http.post(f"{outage}/end").raise_for_status()
+    assert site.wait(held, "COMPLETED")["attempts"] == 1  # 004-86: uncharged
+    assert site.wait(died, "COMPLETED")["attempts"] == 1  # 004-82: retried, with all its attempts
+    site.wait_for_log("automatic recovery: the model is back")
+    assert {site.wait(job, "COMPLETED")["state"] for job in failing} == {"COMPLETED"}
 
 
 @pytest.mark.seed("004-02", "004-26", "004-57", "004-60", "004-38")

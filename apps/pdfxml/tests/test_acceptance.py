@@ -11,6 +11,7 @@ import itertools
 import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,7 +129,7 @@ def page(site: Site) -> Iterator[Page]:
 
 @pytest.mark.seed("001-83", "001-84", "001-85", "001-86", "001-87", "001-88", "001-89", "001-90")
 @pytest.mark.seed("001-91", "001-01", "001-07", "001-11", "001-37", "001-38", "001-40", "001-49")
-@pytest.mark.seed("001-79")
+@pytest.mark.seed("001-10", "001-59", "001-79")
 def test_acceptance_list_on_worker_and_web_as_the_readme_starts_them(site, page):
     key = site.deployment.run("mulligan keys create").strip().splitlines()[-1]
     slow = check_timeouts_and_failed_writes_begin(site)
@@ -351,6 +352,17 @@ def check_retention(site: Site) -> None:
         lambda: (answer := site.download(job_id)).status_code == 404 and answer, 60, "an expiry"
     )
     assert expired.json()["error_code"] == "EXPIRED"  # 001-89
+    site.deployment.restart(RETENTION_HOURS="72")
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(site.post, [document] * 8))
+    [again] = {answer.json()["id"] for answer in answers}  # 001-10: one for all who ask
+    assert again != job_id
+    assert site.wait(again).status == "complete"
+    assert "<line>expires</line>" in site.download(again).text  # 001-10
+    with httpx2.Client(base_url=site.deployment.url, timeout=60, verify=False) as stranger:
+        answer = stranger.get(f"/api/jobs/{again}/download")
+    assert (answer.status_code, answer.json()["error_code"]) == (403, "FORBIDDEN")
+    assert answer.json()["error_message"] == "This file isn’t yours."  # 001-59
 
 
 def check_operator_pages(site: Site, key: str) -> None:

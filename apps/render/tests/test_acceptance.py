@@ -97,7 +97,8 @@ def site(empty_url: str, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.seed("003-01", "003-06", "003-09", "003-12", "003-40", "003-53", "003-56", "003-57")
+@pytest.mark.seed("003-01", "003-06", "003-09", "003-11", "003-12", "003-40", "003-53", "003-56")
+@pytest.mark.seed("003-57")
 def test_invalid_input_and_image_download_failure(site: Site) -> None:
     """The first two scenarios of "Testing Failure Scenarios"."""
     empty = site.http.post("/jobs", json={"timeline": {"clips": []}})
@@ -106,7 +107,8 @@ def test_invalid_input_and_image_download_failure(site: Site) -> None:
     short = site.post(site.clip(duration=0.5)).json()
     assert short["message"] == "Duration must be at least 1 second"  # 003-09
     site.page.goto(site.deployment.url)
-    expect(site.page.locator("main")).to_contain_text("Nothing has been rendered yet")  # 003-01
+    main = site.page.locator("main")
+    expect(main).to_contain_text("Nothing has been rendered yet")  # 003-01, 003-11: no job
 
     job = site.order(site.clip("https://invalid-domain-xyz.invalid/image.jpg"))
     view = site.finish(job)
@@ -163,7 +165,7 @@ def test_timeout_of_many_clips(site: Site, tmp_path: Path, monkeypatch: pytest.M
     assert left == []  # 003-23
 
 
-@pytest.mark.seed("003-04", "003-34", "003-36", "003-39", "003-60")
+@pytest.mark.seed("003-04", "003-27", "003-29", "003-34", "003-36", "003-39", "003-60")
 def test_order_in_the_browser_and_retry_a_failed_one(site: Site, tmp_path: Path) -> None:
     page = site.page
     page.goto(site.deployment.url)
@@ -186,6 +188,16 @@ def test_order_in_the_browser_and_retry_a_failed_one(site: Site, tmp_path: Path)
     assert (tmp_path / "videos" / f"{done['id']}.mp4").read_bytes() == video.content  # 003-36
     left = [path for path in tmp_path.rglob("picture-*") if path.is_file()]
     assert left == []  # 003-04
+
+    stored = (tmp_path / "videos").rename(tmp_path / "videos.aside")
+    (tmp_path / "videos").write_text("a file where the folder should be")
+    job = site.order()
+    error = site.wait(job, lambda view: view["error"])["error"]
+    assert error["code"] == "STORAGE_UPLOAD_FAILED"  # 003-29
+    assert error["message"].startswith("Failed to upload video: ")  # 003-29
+    (tmp_path / "videos").unlink()
+    stored.rename(tmp_path / "videos")
+    assert site.finish(job)["state"] == "COMPLETED"  # 003-27
 
 
 @pytest.mark.seed("003-32", "003-33", "003-35", "003-47", "003-48")

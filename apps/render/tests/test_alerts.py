@@ -129,14 +129,11 @@ def test_a_worker_sends_all_four_alerts_to_the_operators(
     }
     with service.mulligan.worker(env=environment) as worker:
         service.order()
-        killed: set[int] = set()
+        seen: set[int] = set()
         for number in range(4):
-            until(lambda: _ffmpeg_runners(worker, killed), 60, f"ffmpeg after {number} kills")
-            runner = _ffmpeg_runners(worker, killed)[0]
-            killed.add(runner.pid)
-            runner.kill()
+            until(lambda: _find_runner(worker, seen), 60, f"ffmpeg after {number} kills").kill()
         until(lambda: "worker_restarts" in fired(alerts), 60, "the alert of restarts")  # 003-52
-        until(lambda: _ffmpeg_runners(worker, killed), 60, "the job in a new runner")  # 003-32
+        until(lambda: _find_runner(worker, seen), 60, "the job in a new runner")  # 003-32
         for _ in range(6):
             service.order()
         until(lambda: "queue_ageing" in fired(alerts), 60, "the alert of the queue")  # 003-50
@@ -152,10 +149,16 @@ def _ffmpeg_processes(worker) -> list[psutil.Process]:
     return [process for process in below if "sleep" in _name(process)]
 
 
-def _ffmpeg_runners(worker, killed: set[int]) -> list[psutil.Process]:
-    """Return the runners in which ffmpeg runs, without those that were killed."""
-    parents = [process.parent() for process in _ffmpeg_processes(worker)]
-    return [parent for parent in parents if parent and parent.pid not in {*killed, worker.pid}]
+def _find_runner(worker, seen: set[int]) -> psutil.Process | None:
+    """Return the runner of an ffmpeg that is not in `seen`, and add that ffmpeg.
+
+    The ffmpeg of a killed runner gets another parent before it is killed too.
+    """
+    for process in _ffmpeg_processes(worker):
+        if process.pid not in seen:
+            seen.add(process.pid)
+            return process.parent()
+    return None
 
 
 def _name(process: psutil.Process) -> str:

@@ -275,6 +275,7 @@ def check_page(site: Site) -> None:
     program = browsers.find_browser()
     if program is None:
         pytest.skip(browsers.MISSING)
+    site.deployment.restart(VideoGeneration__BaseDelaySeconds="8")  # the page shows each wait
     with (
         browsers.browser(program) as chromium,
         open_session(chromium, site.deployment.url) as session,
