@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -123,6 +124,23 @@ def test_a_process_that_is_killed_while_it_logs_keeps_its_lines_up_to_the_kill(
     job = app.jobs.wait(job.id, 60)
     assert job.error is not None
     assert (job.error["code"], job.error["signal"]) == ("PROCESS_DIED", 9)
+    assert_kept_until_the_end(app, job, witness())
+
+
+def test_a_worker_that_is_killed_as_a_whole_leaves_its_lines_to_the_next_one_of_its_host(
+    app: Mulligan, start: Start, witness: Callable[[], list[str]]
+) -> None:
+    worker = start(app=APP)
+    job = app.enqueue("counts", {})
+    until(lambda: len(witness()) > 1000, 60, interval=0.2)
+    runner = int(witness()[-2].split()[0])
+    for pid in (worker.pid, runner):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    start(app=APP)
+    job = app.jobs.wait(job.id, 60)
+    assert job.error is not None
+    assert job.error["code"] == "WORKER_LOST"
     assert_kept_until_the_end(app, job, witness())
 
 
