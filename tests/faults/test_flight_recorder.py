@@ -199,7 +199,7 @@ def test_an_attempt_without_progress_is_stopped(app: Mulligan, start: Start, kin
     assert f"# hangs in {kind}" in app.jobs.log(job.id).stacks
 
 
-def test_progress_and_checkpoints_keep_an_attempt_alive(app: Mulligan, start: Start) -> None:
+def test_progress_checkpoints_and_steps_keep_an_attempt_alive(app: Mulligan, start: Start) -> None:
     start(app=APP)
     assert run(app, "moves_on").result == "done"
 
@@ -219,3 +219,9 @@ def test_deaths_are_grouped_by_signal_and_kind(app: Mulligan, start: Start) -> N
     kind = run(app, "is_killed", number=1)
     assert group(app, first) == group(app, again)
     assert len({group(app, job) for job in (first, other, kind)}) == 3
+
+
+def test_deaths_are_grouped_by_exit_code(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    first, again, other = (run(app, "exits", code=code) for code in (3, 3, 4))
+    assert group(app, first) == group(app, again) != group(app, other)
