@@ -32,6 +32,8 @@ _RECORD = struct.Struct("32sQ")  # job id, token
 _HEADER = struct.Struct(f"{_HEADER_CELLS}Q")
 RING_SIZE = 8192  # more attempts than one worker holds
 PAGE_SUFFIX = ".page"
+# Raised while a page is read that is missing, cut off or overwritten by a handler.
+DAMAGED = (OSError, ValueError, TypeError, IndexError, struct.error)
 PAGES_MARK = "pages"  # file: every runner of this worker has a page in its folder
 
 Fence = tuple[str, int]  # job id, token
@@ -227,7 +229,7 @@ def read_started_attempts(folder: Path) -> StartedAttempts | None:
             found = _parse_page(path.read_bytes())
             running |= found.running
             started |= found.started
-    except (OSError, struct.error, UnicodeDecodeError):
+    except DAMAGED:
         return None
     return StartedAttempts(frozenset(running), frozenset(started))
 
@@ -239,7 +241,7 @@ def read_records(folder: Path, limits: Mapping[Fence, int]) -> dict[Fence, list[
     """
     found: dict[Fence, list[LogLine]] = {}
     for path in folder.glob(f"*{PAGE_SUFFIX}"):
-        with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):
+        with contextlib.suppress(*DAMAGED):
             page = path.read_bytes()
             for slot, (fence, seq) in enumerate(_read_slots(page)):
                 if seq and fence in limits:
