@@ -49,6 +49,10 @@ def test_the_start_of_a_release_is_marked_on_every_chart_over_time(shop, client)
         assert page.count('<text class="mark') == number, path
         assert page.count(">r42</text>") == number, path
         assert ">r41</text>" not in page, "the first release of all is no deploy"
+    for path in ("/dependencies", "/dependencies/gateway"):
+        page = client.page(path)
+        assert "<title>release r42</title>" in page, path
+        assert "release r41" not in page
 
 
 def test_a_kind_is_held_under_a_release_and_the_hold_is_ended(shop, client):
