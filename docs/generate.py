@@ -329,7 +329,8 @@ Provider codes come first, then exception types, then numbers (HTTP and gRPC sta
 exit code, signal), then text. For each of these the deepest matching exception of the cause chain decides.
 
 The [runbook](../operate/runbook.md) has the sentence that an owner reads for each code, and what to do. Codes that
-match nothing (–) are set by Mulligan or by `Fail`.
+match nothing (–) are set by Mulligan or by `Fail`. *…*: there are more, and
+`mulligan policy test TEXT` asks all of them; *phrases*: in the text of the error.
 
 {rows}
 
@@ -396,7 +397,7 @@ def _rows() -> Iterator[list[str]]:
     for code in codes.CODES.values():
         rules = [rule for rule in (*RULES, PROCESS_FAILED, UNKNOWN) if rule.code == code.name]
         matched = list(dict.fromkeys(filter(None, map(_matches, rules))))
-        more = f"; {len(matched) - MANY} more" if len(matched) > MANY else ""
+        more = "; …" if len(matched) > MANY else ""
         yield [
             f"`{code.name}`",
             f"`{code.cls}`",
@@ -404,7 +405,7 @@ def _rows() -> Iterator[list[str]]:
         ]
 
 
-MANY = 4  # rules shown per code; `mulligan policy rules` has them all
+MANY = 4  # rules shown per code; `mulligan policy test` asks all of them
 FEW = 3  # values shown per field
 
 
@@ -427,14 +428,14 @@ def _matches(rule: Rule) -> str:
             found.append(f"{word} {', '.join(str(value) for value in values)}")
     found += [f"signal {', '.join(str(number) for number in rule.signal)}"] if rule.signal else []
     if rule.message:
-        texts = "weak phrases in the text" if rule in WEAKEST.rules else "phrases in the text"
+        texts = "weak phrases" if rule in WEAKEST.rules else "phrases"
         found.append(texts)
     return " and ".join(found)
 
 
 def _few(names: Iterable[Any]) -> str:
     shown = [f"`{name}`" for name in names]
-    return ", ".join(shown[:FEW]) + (f" and {len(shown) - FEW} more" if len(shown) > FEW else "")
+    return ", ".join(shown[:FEW]) + ("…" if len(shown) > FEW else "")
 
 
 def _errno(number: int) -> str:

@@ -36,8 +36,8 @@ PAGE = """\
 
 ## Shared options
 
-Every command that uses a database takes `--database`. Commands that take another of these list it after "Also"; *output*
-means `-o`, `--json` and `--header`.
+Every command that uses a database takes `--database`, and every command `-o`, `--json` and `--header` unless it says
+"No `-o`". Commands that take another of these list it after "Also".
 
 {shared}
 
@@ -61,7 +61,12 @@ def page(notice: str) -> str:
     )
     commands = list(list_commands(cli, ("mulligan",)))
     rows = Counter(tuple(_option(one)) for _, command in commands for one in _options(command))
-    shared = {row for row, count in rows.items() if count >= SHARED_BY}
+    names = Counter(row[0].split()[0] for row in rows)
+    shared = {
+        row
+        for row, count in rows.items()
+        if count >= SHARED_BY or (count > 1 and names[row[0].split()[0]] == 1)
+    }
     described: dict[str, str] = {}  # text: path of the command that it describes
     parts = []
     for path, command in commands:
@@ -108,14 +113,11 @@ def _command(
             f"- {name}: {meaning}" if meaning else f"- {name}" for name, meaning in special
         )
     also = [row[0].partition(" ")[0].rstrip(",") for row in options if tuple(row) in shared]
-    if also := _shorten(also):
-        yield f"Also {', '.join(also)}."
-
-
-def _shorten(names: list[str]) -> list[str]:
-    """Leave out what every command has, and name the options of the output together."""
-    kept = [name for name in names if name not in {*OUTPUT, "`--database`"}]
-    return [*kept, "*output*"] if set(names) >= OUTPUT else kept
+    named = [name for name in also if name not in {*OUTPUT, "`--database`"}]
+    ends = [f"Also {', '.join(named)}."] if named else []
+    ends += [] if set(also) >= OUTPUT else ["No `-o`."]
+    if ends:
+        yield " ".join(ends)
 
 
 def _options(command: click.Command) -> list[click.Option]:

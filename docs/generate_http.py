@@ -97,7 +97,7 @@ A payload must fit the JSON schema of its kind, else 422 `PAYLOAD_REFUSED`. A ne
 
 ## Which calls are there?
 
-A call needs a key of at least this role; `*`: of scope `*`. An answer without a status is 200.
+GET needs a key of at least the role viewer, other methods operator, unless *key* says otherwise; `*`: of scope `*`. An answer without a status is 200.
 
 {routes}
 
@@ -130,17 +130,20 @@ TITLES = {
 }
 
 
+MOST_REPEATED = 5  # fields of another answer that an answer repeats
+
+
 def page(notice: str, table: Table) -> str:
     document = create_api(read_settings({}, environ={})).openapi()
-    parts = []
+    rows: dict[str, list[list[str]]] = {}
     for router in ROUTERS:
-        title = TITLES[str(router.tags[0])]
-        rows = [
+        rows.setdefault(TITLES[str(router.tags[0])], []).extend(
             _row(route, document)
             for route in router.routes
             if getattr(route, "include_in_schema", False)
-        ]
-        parts += [f"### {title}", table(("call", "key", "description", "answer"), rows)]
+        )
+    head = ("call", "key", "description", "answer")
+    parts = [part for title, calls in rows.items() for part in (f"### {title}", table(head, calls))]
     answers = table(("answer", "fields"), _answers(document))
     statuses = table(("status", "codes"), _statuses())
     return PAGE.format(notice=notice, statuses=statuses, routes="\n\n".join(parts), answers=answers)
@@ -155,7 +158,7 @@ def _row(route: Any, document: Mapping[str, Any]) -> list[str]:
     operation = document["paths"][path][method.lower()]
     return [
         f"`{method} {path}`",
-        _key(operation),
+        _key(operation, "viewer" if method == "GET" else "operator"),
         " ".join(filter(None, (body, description))),
         _answer(operation),
     ]
@@ -178,16 +181,31 @@ def _content(answer: Mapping[str, Any]) -> str:
 
 
 def _answers(document: Mapping[str, Any]) -> Iterator[list[str]]:
+    described: dict[str, set[str]] = {}
     for name, schema in sorted(document["components"]["schemas"].items()):
         if "enum" in schema:
-            yield [f"`{name}`", " or ".join(f"`{word}`" for word in schema["enum"])]
+            yield [f"`{name}`", "one of " + ", ".join(f"`{word}`" for word in schema["enum"])]
         elif name != "Problem" and not _is_page(schema):
-            needed = set(schema.get("required", ()))
-            each = (
-                _field(field if field in needed else f"{field}?", one)
-                for field, one in schema["properties"].items()
-            )
-            yield [f"`{name}`", ", ".join(each)]
+            fields = list(_object(schema))
+            described[name] = set(fields)
+            yield [f"`{name}`", ", ".join(_extend(fields, described))]
+
+
+def _object(schema: Mapping[str, Any]) -> Iterator[str]:
+    needed = set(schema.get("required", ()))
+    for field, one in schema["properties"].items():
+        yield _field(field if field in needed else f"{field}?", one)
+
+
+def _extend(fields: list[str], described: Mapping[str, set[str]]) -> list[str]:
+    """Name the largest answer that has most of these fields instead of repeating it."""
+    parts = [
+        name for name, has in described.items() if len(has) > MOST_REPEATED and has < set(fields)
+    ]
+    if not parts:
+        return fields
+    part = max(parts, key=lambda name: len(described[name]))
+    return [f"as `{part}`", *(field for field in fields if field not in described[part])]
 
 
 def _is_page(schema: Mapping[str, Any]) -> bool:
@@ -223,9 +241,11 @@ def _type(schema: Mapping[str, Any]) -> str:
     }.get(schema.get("type", ""), "JSON" if "type" not in schema else "object")
 
 
-def _key(operation: Mapping[str, Any]) -> str:
+def _key(operation: Mapping[str, Any], usual: str) -> str:
+    """Return the role that a call needs, unless it is the usual one of its method, and the scope."""
     needed = operation.get("x-key", {"role": "none", "scope": "any"})
-    return f"{needed['role']} `*`" if needed["scope"] == "*" else needed["role"]
+    role = "" if needed["role"] == usual else needed["role"]
+    return f"{role} `*`".strip() if needed["scope"] == "*" else role
 
 
 def _fields(route: Any) -> Iterator[str]:

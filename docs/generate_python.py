@@ -87,11 +87,12 @@ def _signature(name: str, function: Any) -> str:
 
 def _parameter(one: inspect.Parameter) -> str:
     star = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
-    text = f"{star}{one.name}: {_hint(one.annotation)}"
-    if one.default is one.empty:
-        return text
-    default = re.sub(r"datetime\.timedelta\((.*)\)", r"timedelta(\1)", repr(one.default))
-    return f"{text}={default.replace(chr(39), chr(34))}"
+    hint = _hint(one.annotation)
+    shown = re.sub(r"datetime\.timedelta\((.*)\)", r"timedelta(\1)", repr(one.default))
+    default = "" if one.default is one.empty else f"={shown.replace(chr(39), chr(34))}"
+    if hint in ("str", "str|None") or hint == type(one.default).__name__:
+        return f"{star}{one.name}{default}"  # python.md: how do I read a signature?
+    return f"{star}{one.name}: {hint}{default}"
 
 
 def _hint(annotation: Any) -> str:

@@ -27,8 +27,7 @@ and set `notify.runbook_url` to its URL.
 
 What Mulligan does automatically is said once per class, and in the entry of a code only where it differs.
 An alert sends one message, and another when it ends.
-To list all jobs that died with one code, and to retry them in steps once the cause is fixed
-(one, then ten, then the rest):
+**Once the cause is fixed, retry the jobs that died of it**, in steps (one, then ten, then the rest):
 
 ```text
 mulligan failures list 'code:HTTP_5XX'

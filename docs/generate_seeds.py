@@ -7,6 +7,7 @@ Texts and decisions are in docs/seeds/*.toml. The tests are found by their marks
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 KINDS = ("must", "should", "future", "trap")
 TestNode = ast.FunctionDef | ast.AsyncFunctionDef
 FIELDS = {"id", "kind", "text", "where", "otherwise", "why"}
+CODE = re.compile(r"(\w+\.py): (\w+)(?=[,;]|$)")  # "jobs.py: render"
 OPENING = """# The five specifications
 
 Mulligan grew out of five specifications by five teams that had each built the same thing. Each is an application in
@@ -141,12 +143,24 @@ def find_problems() -> list[str]:
             for one in unknown
         ),
         *(f"{one['id']}: {problem}" for one in known for problem in _row_problems(one)),
+        *missing_code(),
         *(
             f"{one['id']} is a must with neither a test nor a decision"
             for one in required
             if one["id"] not in proved and not one.get("otherwise")
         ),
     ]
+
+
+def missing_code() -> Iterator[str]:
+    """Yield a sentence for every name of code in a column `where` that its file does not have."""
+    for seed in seeds().values():
+        for one in seed.rows:
+            for file, name in CODE.findall(one.get("where", "")):
+                found = ROOT / "apps" / seed.application / file
+                text = found.read_text(encoding="utf-8") if found.exists() else ""
+                if not re.search(rf"\b{name}\b", text, re.IGNORECASE):
+                    yield f"{one['id']}: {file} has no {name}"
 
 
 def _row_problems(one: dict[str, Any]) -> Iterator[str]:

@@ -189,7 +189,7 @@ def test_events_list_as_a_table_has_a_header(call, repair_app, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     call("queues", "pause", "default", "--reason", "[red]x[/red]")
     answer = call("events", "list", "-o", "table")
-    assert answer.out.split()[:5] == ["AT", "ACTOR", "TYPE", "WHAT", "REASON"]
+    assert answer.out.split()[:5] == ["AGE", "ACTOR", "TYPE", "WHAT", "REASON"]
     assert "[red]" in answer.out
 
 

@@ -102,6 +102,8 @@ FOR_THE_RUNNER = {
     "requested_wait",
 }
 FOR_THE_RUNNER |= {"started_programs", "end_programs"}
+FOR_THE_RUNNER |= {"find_failed_step", "unused_steps"}
+FOR_THE_RUNNER |= {"count_undoable", "undo_steps", "undo_steps_async"}
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,19 @@ def test_a_must_without_a_test_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     row |= {"otherwise": "it does not", "why": "it is not needed"}
     monkeypatch.setattr(seeds, "proofs", dict)
     assert seeds.find_problems() == []
+
+
+def test_a_name_that_its_file_does_not_have_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "apps" / "nine").mkdir(parents=True)
+    (tmp_path / "apps" / "nine" / "jobs.py").write_text("def render(): ...\n")
+    row = {"id": "009-01", "where": "jobs.py: render; jobs.py: renders, twice; gone.py: x"}
+    monkeypatch.setattr(seeds, "ROOT", tmp_path)
+    monkeypatch.setattr(
+        seeds, "seeds", lambda: {"009": seeds.Seed("nine", complete=True, rows=[row])}
+    )
+    assert list(seeds.missing_code()) == [
+        "009-01: jobs.py has no renders",
+        "009-01: gone.py has no x",
+    ]

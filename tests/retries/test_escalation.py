@@ -11,7 +11,7 @@ from mulligan.config import RetrySection
 from mulligan.core.attempt import Cls, Ended, Outcome, Verb
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import InvalidPolicy
-from mulligan.core.job import State
+from mulligan.core.job import State, parse_job_settings
 from mulligan.failures.rules import Rule
 from mulligan.retries.backoff import Fixed
 from mulligan.retries.decide import decide
@@ -19,7 +19,6 @@ from mulligan.retries.policy import (
     Policy,
     Then,
     describe_escalation,
-    parse_job_settings,
     resolve_policy,
     select_step,
 )

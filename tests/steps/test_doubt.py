@@ -63,6 +63,7 @@ def test_a_step_in_doubt_parks_the_job_with_choices(shop):
     attempt = load_attempts(shop, job)[-1]
     assert (attempt.code, attempt.verb) == ("STEP_IN_DOUBT", "park")
     assert stored(shop, job) == [("charge", "running")]
+    assert [step.state for step in shop.jobs.steps(job.id)] == ["in doubt"]
 
 
 def test_what_happened_is_recorded_with_its_value_and_not_called_again(shop):

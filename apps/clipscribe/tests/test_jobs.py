@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 
 import httpx2
@@ -272,6 +273,24 @@ def test_memory_shortage_moves_the_job_to_the_priority_queue(world):
     assert (world.fetch(job)["state"], world.fetch(job)["attempts"]) == ("FAILED", 3)  # 004-07
     assert_near(world.retry_delays(job), 30, 45)  # 004-07
     assert world.job(job).queue == "priority"  # 004-51
+
+
+@pytest.mark.seed("004-07")
+@pytest.mark.any_store
+def test_ffmpeg_killed_for_memory_is_a_resource_constraint(make_world, monkeypatch, tmp_path):
+    """A program that ends like one that the kernel killed is in the place of ffmpeg."""
+    external.make_video(0)  # with the real ffmpeg
+    program = tmp_path / "bin" / "ffmpeg"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    world = make_world()
+    view = world.run_order()
+    assert (view["state"], view["attempts"]) == ("FAILED", 3)  # 004-07
+    assert view["error"]["type"] == "ResourceConstraint"  # 004-07
+    assert_near(world.retry_delays(view["job_id"]), 30, 45)  # 004-07
+    assert world.job(view["job_id"]).queue == "priority"
 
 
 @pytest.mark.seed(

@@ -75,7 +75,7 @@ def test_metrics_of_the_specification_have_values_also_while_the_queue_is_empty(
     with worker(world.app, APP, env=QUICK):
         idle = wait_for_queue(0, 0)  # 001-77: there is a series before the first job
         assert idle["manual_retry_total"] == 0
-        world.add_order("slow", times=1, seconds=5)
+        world.add_order("slow", times=1, seconds=12)  # more than twice what a scrape is kept
         ann.upload("slow")
         wait_for_queue(0, 1)
         bad = [ann.upload(f"bad {n}", mapping="poetry") for n in range(3)]

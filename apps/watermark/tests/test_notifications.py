@@ -106,7 +106,8 @@ def test_mail_of_a_partial_campaign_has_both_numbers(world, damaged):
 @pytest.mark.any_store
 @pytest.mark.seed("000-55", "000-77")
 def test_mail_of_a_failed_campaign_has_the_number_of_failures(world, damaged):
-    world.run_campaign(damaged, damaged, names=("ada", "bo"))
+    campaign = world.run_campaign(damaged, damaged, names=("ada", "bo"))
+    assert world.state(campaign) == "FAILED"  # 000-55
     (text,) = texts(item for item in world.sent_mails() if "all 2 copies" in item["subject"])
     assert "Olga" in text  # 000-77
     assert "Spring has ended: all 2 copies failed." in text  # 000-55, 000-77

@@ -25,6 +25,7 @@ from mulligan.releases.service import Release, ReleaseComparison
 from mulligan.retries.policy import Policy
 from mulligan.retries.service import Backtest, NamedKind, PolicyExplanation
 from mulligan.schedules.service import Schedule, ScheduleList, Times
+from mulligan.steps.view import StepList
 from typing import Any, Literal, TypeVar, overload
 
 class AsyncJobs:
@@ -45,6 +46,8 @@ class AsyncJobs:
         """Return every stored event of a job, oldest first."""
     async def attempts(self, job_id: str) -> AttemptList:
         """Return every finished attempt, oldest first, with both parts of its failure."""
+    async def steps(self, job_id: str) -> StepList:
+        """Return the steps of a job in the order in which they ended. Values are private."""
     async def log(self, job_id: str, attempt: int | None=None) -> LogOfAttempt:
         """Return the last log records and the stacks of a failed attempt. For operators."""
     async def wait(self, job_id: str, timeout: float | None=None) -> Job:

@@ -31,7 +31,7 @@ from mulligan.cli.output import (
 )
 from mulligan.core.attempt import Verb
 from mulligan.core.attempt_log import LogOfAttempt
-from mulligan.core.durations import SECOND
+from mulligan.core.durations import SECOND, to_micros
 from mulligan.core.event import Event
 from mulligan.core.format import cut_end, format_duration, format_time
 from mulligan.core.ids import LENGTH, shorten_id
@@ -45,6 +45,7 @@ from mulligan.jobs.service import DEFAULT_COUNT_CAP
 
 if TYPE_CHECKING:
     from mulligan.jobs.explain import Explanation
+    from mulligan.steps.view import JobStep
 
 # --- mulligan jobs list ---
 
@@ -222,6 +223,7 @@ def show_job(id_or_prefix: str, database: str | None, output: str | None) -> Non
         job = services.jobs.get(services.jobs.resolve(id_or_prefix))
         title = services.jobs.titles([job])[0]
         events = services.jobs.history(job.id)
+        steps = services.jobs.steps(job.id)
         with services.store.read() as tx:
             attempts = JobQueries(tx).list_attempts(job.id)[::-1]
             batch = None
@@ -229,6 +231,7 @@ def show_job(id_or_prefix: str, database: str | None, output: str | None) -> Non
                 batch = BatchQueries(tx).get_batch(job.batch_id)
     if is_json(output):
         record = {**job_record(job), "title": title}
+        record["steps"] = [step.to_json() for step in steps]
         record["attempts_made"] = [attempt_record(attempt) for attempt in attempts]
         record["events"] = [event_record(event) for event in events]
         record["batch"] = None
@@ -237,7 +240,12 @@ def show_job(id_or_prefix: str, database: str | None, output: str | None) -> Non
         print_json(record, output)
         return
     batch_name = "" if batch is None else batch.name
-    lines = [*_job_lines(job, title, batch_name), *_attempt_lines(attempts), *_event_lines(events)]
+    lines = [
+        *_job_lines(job, title, batch_name),
+        *_step_lines(steps, attempts),
+        *_attempt_lines(attempts),
+        *_event_lines(events),
+    ]
     for line in lines:
         click.echo(line)
 
@@ -272,6 +280,28 @@ def _job_lines(job: Job, title: str, batch_name: str) -> Iterable[str]:
         code = job.error.get("code")
         cls = job.error.get("class")
         yield f"{'error:':<14}{code} ({cls}): {format_cell(job.error.get('message'))}"
+
+
+def _step_lines(steps: Sequence[JobStep], attempts: Sequence[AttemptRow]) -> Iterable[str]:
+    """Yield the steps in the order in which they ended; nothing for a job without steps."""
+    if not steps:
+        return
+    yield from ("", f"STEPS ({len(steps)})")
+    numbers = {row.token: row.attempt for row in attempts}
+    width = min(30, max(len(step.name) for step in steps))
+    for step in steps:
+        took = format_duration(step.seconds) if step.seconds else ""
+        attempt = f"#{numbers[step.token]}" if step.token in numbers else ""
+        line = f"  {step.state:<11}  {format_cell(step.name):<{width}}  {took:>7}  {attempt:<3}"
+        yield f"{line}  {_step_outcome(step)}".rstrip()
+
+
+def _step_outcome(step: JobStep) -> str:
+    if step.code:
+        return step.code
+    if step.until is not None:
+        return f"until {format_time(to_micros(step.until))}"
+    return "" if step.value is None else format_cell(to_json(step.value))[:200]
 
 
 def _attempt_lines(attempts: Sequence[AttemptRow]) -> Iterable[str]:

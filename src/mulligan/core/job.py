@@ -578,3 +578,14 @@ class ArgRow(NamedTuple):
     kind: str
     name: str
     value: str
+
+
+def parse_job_settings(settings: str | None) -> dict[str, Any]:
+    """Parse the settings column of a job. Unreadable settings are treated as none."""
+    if not settings:
+        return {}
+    try:
+        parsed = json.loads(settings)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

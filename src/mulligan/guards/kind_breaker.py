@@ -126,11 +126,6 @@ class KindState:
     held: KindHold | None = None
     trial: KindTrial | None = None  # the last one of this hold
 
-    @property
-    def awaits_trial(self) -> bool:
-        """True if a worker has to claim the job of a trial."""
-        return self.trial is not None and not self.trial.claimed
-
     def to_json(self) -> str:
         record: dict[str, Any] = {}
         if self.streaks:
@@ -246,8 +241,8 @@ def _drop_older(streaks: Mapping[str, DeathStreak], since: Micros) -> dict[str, 
         victims = tuple(victim for victim in streak.victims if victim.at > since)
         if victims:
             recent[fingerprint] = replace(streak, victims=victims)
-    by_last_death = sorted(recent, key=lambda fingerprint: recent[fingerprint].victims[-1].at)
-    return {fingerprint: recent[fingerprint] for fingerprint in by_last_death[-MAX_CAUSES:]}
+    by_last_death = sorted((streak.victims[-1].at, cause) for cause, streak in recent.items())
+    return {cause: recent[cause] for _, cause in by_last_death[-MAX_CAUSES:]}
 
 
 # --- Judging ---

@@ -151,7 +151,8 @@ def build_kind_observer(guards: GuardSection) -> KindObserver:
 
 def write_kind_state(tx: Transaction, row: GuardRow, state: KindState) -> None:
     """Write the state of a kind. Claims read its gate, and a trial that waits for a worker."""
-    GuardQueries(tx).update_guard(row._replace(active=state.awaits_trial, body=state.to_json()))
+    awaits_trial = state.trial is not None and not state.trial.claimed
+    GuardQueries(tx).update_guard(row._replace(active=awaits_trial, body=state.to_json()))
 
 
 def _hold_kind(tx: Transaction, kind: str, held: KindHold, now: Micros) -> None:

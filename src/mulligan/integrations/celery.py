@@ -132,7 +132,7 @@ class CeleryListener:
             return
         # The main process reports lost workers and hard time limits; the request is not there.
         request = sender.request if sender.request.id == task_id else None
-        run = TaskRun(sender, task_id, request, facts["args"], facts["kwargs"])
+        run = CeleryRun(sender, task_id, request, facts["args"], facts["kwargs"])
         self._send(run, RunEnd.FAILED, exception)
 
     def on_retry(self, sender: Any, request: Any, reason: Any, **_: Any) -> None:
@@ -140,7 +140,7 @@ class CeleryListener:
         if not self._is_ours(sender):
             return
         error = reason.exc or RuntimeError("the task asked for a retry")
-        run = TaskRun(sender, request.id, request, request.args, request.kwargs)
+        run = CeleryRun(sender, request.id, request, request.args, request.kwargs)
         self._send(run, RunEnd.RETRYING, error, retry_time(reason.when))
 
     def on_success(self, sender: Any, **_: Any) -> None:
@@ -151,7 +151,7 @@ class CeleryListener:
             self._bridge.succeeded(sender.name)
         request = sender.request
         if request.retries or read_mark(request) is not None:
-            self._send(TaskRun(sender, request.id, request), RunEnd.SUCCEEDED)
+            self._send(CeleryRun(sender, request.id, request), RunEnd.SUCCEEDED)
 
     def on_init(self, **_: Any) -> None:
         """Let Mulligan decide about the tasks in question, before the worker prepares them."""
@@ -171,7 +171,7 @@ class CeleryListener:
 
     def _send(
         self,
-        run: TaskRun,
+        run: CeleryRun,
         end: RunEnd,
         error: BaseException | None = None,
         retry_at: Micros | None = None,
@@ -248,7 +248,7 @@ class TaskGuard:
             raise GivenUp(error) from error
 
     def _decide(self, request: Any, error: Exception) -> HostOrder | None:
-        run = TaskRun(self._task, request.id, request, request.args, request.kwargs)
+        run = CeleryRun(self._task, request.id, request, request.args, request.kwargs)
         return self._bridge.decide(
             self._task.name,
             request.id,
@@ -279,7 +279,7 @@ class GivenUp(BaseException):
         self.error = error
 
 
-class TaskRun(NamedTuple):
+class CeleryRun(NamedTuple):
     """A run of a task. `request` is None where Celery does not pass it."""
 
     task: Any

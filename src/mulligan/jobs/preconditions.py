@@ -29,7 +29,16 @@ from mulligan.core.errors import (
     UniqueTaken,
 )
 from mulligan.core.format import format_time, one_line
-from mulligan.core.job import JobRow, Lane, Limit, State, Unique, split_uses, unique_hash
+from mulligan.core.job import (
+    JobRow,
+    Lane,
+    Limit,
+    State,
+    Unique,
+    parse_job_settings,
+    split_uses,
+    unique_hash,
+)
 from mulligan.core.json import index_entries
 from mulligan.failures.redact import scrub_public
 from mulligan.guards.limits import next_start_at, owner_share, parse_rate_parts, refill_bucket
@@ -54,7 +63,7 @@ from mulligan.manifest.declared import (
 from mulligan.manifest.schema import check_payload
 from mulligan.manifest.specs import Handler, KindSpec, QueueSpec, check_user_name, fill_defaults
 from mulligan.manifest.versions import decode_payload, upcast_payload
-from mulligan.retries.policy import Policy, encode_policy, parse_job_settings
+from mulligan.retries.policy import Policy, encode_policy
 from mulligan.steps.repair import NO_STEP_CHANGES, StepChanges, check_step_changes
 from mulligan.storage.base import Transaction
 from mulligan.worker.settlement import frees_unique_key

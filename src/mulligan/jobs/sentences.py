@@ -18,11 +18,11 @@ from mulligan.core.format import (
     format_time_after,
     one_line,
 )
-from mulligan.core.job import AttemptRow, JobRow
+from mulligan.core.job import AttemptRow, JobRow, parse_job_settings
 from mulligan.failures.codes import PROGRAMMING_ERROR_RULE, RETRY_REQUESTED
 from mulligan.retries.backoff import Backoff, explain_delay
 from mulligan.retries.limits import parse_counts
-from mulligan.retries.policy import EffectivePolicy, Policy, parse_job_settings
+from mulligan.retries.policy import EffectivePolicy, Policy
 from mulligan.retries.reasons import class_not_retryable, read_ground
 
 MAX_STEPS_NAMED = 10

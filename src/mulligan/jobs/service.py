@@ -26,7 +26,6 @@ from mulligan.jobs.filter import parse_filter
 from mulligan.jobs.queries import JobQueries, SearchQueries
 from mulligan.jobs.search import CappedCount, JobList, build_count, build_job_list, resolve_filter
 from mulligan.jobs.view import Titles, load_job_views
-from mulligan.manifest.arguments import to_json
 from mulligan.manifest.declared import load_kinds
 from mulligan.manifest.specs import Handler, KindSpec
 from mulligan.storage.base import Store
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from mulligan.config import Settings
     from mulligan.jobs import repair
     from mulligan.jobs.explain import Explanation
+    from mulligan.steps.view import StepList
 
 JobViews = list[Job]  # The classes below have a method named list.
 AttemptList = list[AttemptRow]
@@ -174,6 +174,17 @@ class Jobs:
             if JobQueries(tx).get_job(job_id) is None:
                 raise unknown_job(job_id)
             return JobQueries(tx).list_attempts(job_id)
+
+    def steps(self, job_id: str) -> StepList:
+        """Return the steps of a job in the order in which they ended. Values are private."""
+        from mulligan.steps.queries import StepQueries
+        from mulligan.steps.view import describe_steps
+
+        with self._store.read() as tx:
+            row = JobQueries(tx).get_job(job_id)
+            if row is None:
+                raise unknown_job(job_id)
+            return describe_steps(StepQueries(tx).list_steps(job_id), row)
 
     def log(self, job_id: str, attempt: int | None = None) -> LogOfAttempt:
         """Return the last log records and the stacks of a failed attempt. For operators.
@@ -359,6 +370,7 @@ class Jobs:
         `value` is the result of a step in doubt, with the choice "it happened".
         """
         from mulligan.jobs import repair
+        from mulligan.manifest.arguments import to_json
 
         text = None if value is None else to_json(value, "the value")
         repair.release(

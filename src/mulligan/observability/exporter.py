@@ -107,7 +107,7 @@ def families(readings: GaugeReadings) -> Iterator[Metric]:
 
 
 GAUGES = (
-    Gauge("mulligan_jobs", "Jobs by state; counting stops at 10,000.", ("state",)),
+    Gauge("mulligan_jobs", "Jobs by state.", ("state",)),
     Gauge(
         "mulligan_queue_jobs",
         "Jobs of a queue: ready, held (due, but a gate is closed), scheduled, running.",
@@ -123,8 +123,8 @@ GAUGES = (
         "How long the oldest held job of a queue has been due.",
         ("queue",),
     ),
-    Gauge("mulligan_dead_letters", "Dead jobs; counting stops at 10,000."),
-    Gauge("mulligan_parked_jobs", "Jobs that wait for a person; counting stops at 10,000."),
+    Gauge("mulligan_dead_letters", "Dead jobs."),
+    Gauge("mulligan_parked_jobs", "Jobs that wait for a person."),
     Gauge("mulligan_workers", "Workers by state: working, draining.", ("state",)),
     Gauge(
         "mulligan_workers_wanted",
@@ -150,7 +150,7 @@ GAUGES = (
     ),
     Gauge(
         "mulligan_held_jobs",
-        "Due jobs that wait for a dependency; counting stops at 10,000.",
+        "Due jobs that wait for a dependency.",
         ("dependency",),
     ),
     Gauge(

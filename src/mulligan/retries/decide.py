@@ -110,7 +110,7 @@ def decide(
         decision = _make_decision(case, Verb.STOP, reason, failure=outcome.failure)
     else:
         decision = _decide_by_counters(case)
-    if decision.verb in _ENDS and must_undo(lease.settings):
+    if lease.settings is not None and decision.verb in _ENDS and must_undo(lease.settings):
         return undo_first(decision, now)._replace(state=State.QUEUED)
     if decision.state is State.QUEUED and decision.failure is not None and decision.failure.terms:
         return _add_promise(decision, decision.failure)
@@ -354,7 +354,7 @@ def _decide_failed(case: DecisionInput) -> Decision:
     charge = ChargedFailure(
         failure, shared.terms, shared.failures, shared.counts, shared.counts_json
     )
-    refusal = _final_reason(case.outcome) or terms.refusal
+    refusal = _final_reason(case.outcome) if case.outcome.final else terms.refusal
     if refusal is not None:
         return _hold_rate_limited(case, _die(case, refusal, charge), failure)
     hint = failure.retry_after if terms.charge.terms.wait_for_hint else None
@@ -365,11 +365,9 @@ def _decide_failed(case: DecisionInput) -> Decision:
     return _hold_rate_limited(case, decision, failure)
 
 
-def _final_reason(outcome: Outcome) -> Reason | None:
-    """Return why a failure is final whatever its policy says; None if it is not."""
-    if outcome.final and outcome.host:
-        return reasons.host_gave_up(outcome.host)
-    return reasons.FINAL if outcome.final else None
+def _final_reason(outcome: Outcome) -> Reason:
+    """Return why a failure is final, whatever its policy says."""
+    return reasons.host_gave_up(outcome.host) if outcome.host else reasons.FINAL
 
 
 def _retry_terms(case: DecisionInput, failure: Failure) -> RetryTerms:

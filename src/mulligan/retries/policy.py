@@ -31,7 +31,7 @@ from mulligan.core.attempt import RETRYABLE, Cls, Lease
 from mulligan.core.durations import SECOND
 from mulligan.core.errors import Refused
 from mulligan.core.format import format_duration, format_size
-from mulligan.core.job import NAME_RULE, is_name
+from mulligan.core.job import NAME_RULE, is_name, parse_job_settings
 from mulligan.core.suggest import warn_caller
 from mulligan.retries.backoff import (
     FORBID_EXTRA,
@@ -573,17 +573,6 @@ def _step_limits(step: Then) -> dict[str, int]:
     if step.memory_limit is not None:
         limits["memory_limit"] = step.memory_limit
     return limits
-
-
-def parse_job_settings(settings: str | None) -> dict[str, Any]:
-    """Parse the settings column of a job. Unreadable settings are treated as none."""
-    if not settings:
-        return {}
-    try:
-        parsed = json.loads(settings)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def describe_escalation(changes: Mapping[str, Any]) -> str:

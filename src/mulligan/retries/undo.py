@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mulligan.core.attempt import Cls, Decision, Failure, Ground, Verb
+from mulligan.core.job import parse_job_settings
 from mulligan.core.json import encode
-from mulligan.retries.policy import parse_job_settings
 
 UNDO_KEY = "undo"
 _MARK = f'"{UNDO_KEY}"'

@@ -263,8 +263,9 @@ def _unnest(columns: dict[str, str], constants: dict[str, str]) -> str:
     if not varying:
         # The server caches the plan of one row, unlike that of arrays of unknown length.
         return f"(SELECT {', '.join(constants.values())}, 1 AS place) AS i"
-    names = ", ".join(varying)
-    arrays = ", ".join(_array(name, columns[name]) for name in varying)
+    # Without spaces: the driver keeps the parsed form only of statements up to 4,096 characters.
+    names = ",".join(varying)
+    arrays = ",".join(_array(name, columns[name]) for name in varying)
     if not constants:
         return f"unnest({arrays}) WITH ORDINALITY AS i({names}, place)"
     rows = f"unnest({arrays}) WITH ORDINALITY AS u({names}, place)"

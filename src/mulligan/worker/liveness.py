@@ -266,15 +266,15 @@ def resident_memory(pid: int) -> int:
 
 def tree_memory(pid: int) -> int:
     """Return the resident bytes of a process and all its descendants; 0 if unknown."""
-    seen = {pid}
+    counted = {pid}
     waiting = [pid]
     pages = 0
     try:
         while waiting:
             parent = waiting.pop()
             pages += _resident_pages(parent)
-            children = set(_children_of(parent)) - seen
-            seen |= children
+            children = set(_children_of(parent)) - counted
+            counted |= children
             waiting += children
     except OSError:
         return 0

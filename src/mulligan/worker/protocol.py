@@ -206,9 +206,12 @@ def _previous_to_wire(previous: PreviousAttempts) -> list[Any]:
 
 
 def previous_from_wire(item: list[Any]) -> PreviousAttempts:
-    """Decode what earlier attempts left for the next one."""
-    steps, last = item
-    return PreviousAttempts({name: RecordedStep._make(step) for name, step in steps.items()}, last)
+    """Decode what earlier attempts left for the next one. Raise ValueError for a damaged value."""
+    recorded, last = item
+    steps = {name: RecordedStep._make(step) for name, step in recorded.items()}
+    for step in steps.values():
+        json.loads(step.value or "null")  # before the handler starts; it decodes what it asks for
+    return PreviousAttempts(steps, last)
 
 
 def leases_from_wire(

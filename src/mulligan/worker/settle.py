@@ -86,8 +86,7 @@ def _settle_endings(
         for ending, decision in decided
         if decision.hold is not None and ending.lease.fence not in refusals
     ]
-    _write_logs(tx, endings, refusals)
-    _write_failed_steps(tx, endings, refusals)
+    _write_logs_and_steps(tx, endings, refusals)
     waits = [
         (ending, decision)
         for ending, decision in decided
@@ -102,29 +101,24 @@ def _settle_endings(
     return _settle_refused(tx, decided, refusals, context)
 
 
-def _write_logs(
+def _write_logs_and_steps(
     tx: Transaction, endings: Sequence[Ending], refusals: Mapping[Fence, Refusal]
 ) -> None:
-    """Write the log records and stacks of failed attempts. Successes have none."""
-    rows = [
+    """Write the logs of failed attempts and their failed steps. A step in doubt keeps its mark."""
+    settled = [(lease, outcome) for lease, outcome, _ in endings if lease.fence not in refusals]
+    logs = [
         AttemptLogRow(*lease.fence, *outcome.log)
-        for lease, outcome, _ in endings
-        if outcome.log is not None and lease.fence not in refusals
+        for lease, outcome in settled
+        if outcome.log is not None
     ]
-    LeaseQueries(tx).write_logs(rows)
-
-
-def _write_failed_steps(
-    tx: Transaction, endings: Sequence[Ending], refusals: Mapping[Fence, Refusal]
-) -> None:
-    """Write the steps that failed. A step in doubt keeps its mark."""
-    rows = [
+    LeaseQueries(tx).write_logs(logs)
+    steps = [
         failed_step(lease, outcome.step, outcome.failure)
-        for lease, outcome, _ in endings
-        if outcome.step is not None and not outcome.step.in_doubt and lease.fence not in refusals
+        for lease, outcome in settled
+        if outcome.step is not None and not outcome.step.in_doubt
     ]
-    if rows:
-        StepQueries(tx).save_failed(rows)
+    if steps:
+        StepQueries(tx).save_failed(steps)
 
 
 # --- Decide ---

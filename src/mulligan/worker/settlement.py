@@ -50,16 +50,16 @@ def settlement_row(
         decision.result,
         frees_unique_key(lease.unique_cover, state),
     )
-    if _is_in_job_row(lease, decision, actor):
+    if decision.ground is Ground.RETURNED and _is_in_job_row(lease, decision, actor):
         return Settlement._make(columns + _NO_ATTEMPT)
     return Settlement._make(columns + _attempt_columns(ending, decision, policies, now, actor))
 
 
 def _is_in_job_row(lease: Lease, decision: Decision, actor: str) -> bool:
-    """True if the job's row will contain everything about this attempt: it needs no other row."""
-    if lease.token > 1 or decision.ground is not Ground.RETURNED:
+    """True if the job's row will contain everything about this success: it needs no other row."""
+    if lease.token > 1 or decision.cost:
         return False
-    return not decision.cost and decision.settings is None and actor in {"", lease.worker}
+    return decision.settings is None and actor in {"", lease.worker}
 
 
 def _attempt_columns(

@@ -40,6 +40,7 @@ from mulligan.http.api.openapi import (
     LINK,
     LOG,
     RETRY_PREVIEW,
+    STEPS,
     responses,
 )
 from mulligan.http.api.requests import (
@@ -156,6 +157,17 @@ async def list_attempts(caller: Viewer, job_id: str) -> JsonObject:
     """List the attempts of a job, newest first."""
     found = await caller.run(lambda: caller.services.jobs.attempts(owned_job(caller, job_id).id))
     return {"attempts": [attempt_to_json(one, private=caller.private) for one in reversed(found)]}
+
+
+@router.get("/{job_id}/steps", **responses(STEPS))
+async def list_steps(caller: Viewer, job_id: str) -> JsonObject:
+    """List the steps of a job in the order in which they ended. Values are for operators."""
+    found = await caller.run(lambda: caller.services.jobs.steps(owned_job(caller, job_id).id))
+    steps = [one.to_json() for one in found]
+    if not caller.private:
+        for step in steps:
+            del step["value"]
+    return {"steps": steps}
 
 
 @router.get("/{job_id}/attempts/{token}/log", **responses(LOG))

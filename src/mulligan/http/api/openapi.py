@@ -35,6 +35,7 @@ from mulligan.operations.service import Item, Operation
 from mulligan.releases.service import Release, ReleaseComparison
 from mulligan.retries.preview import PlannedAttempt
 from mulligan.schedules.service import Schedule
+from mulligan.steps.view import JobStep
 from mulligan.worker.scaling import Scale
 
 # --- Schema builders ---
@@ -126,6 +127,13 @@ ATTEMPT = variant(
 LOG_LINE = variant(schema_of(LogLine), "LogLine", more={"at": datetime})
 LOG = variant(schema_of(LogOfAttempt), "Log", more={"records": list_of(LOG_LINE)})
 ATTEMPTS = object_schema("Attempts", attempts=list_of(ATTEMPT))
+STEP = variant(
+    schema_of(JobStep),
+    "Step",
+    optional={"value"},
+    more={"started_at": datetime, "ended_at": datetime | None, "until": datetime | None},
+)
+STEPS = object_schema("Steps", steps=list_of(STEP))
 EVENT = variant(schema_of(Event), "Event", more={"at": datetime, "seq": int})
 EVENTS = object_schema("Events", events=list_of(EVENT))
 AUDIT = object_schema("Audit", events=list_of(EVENT), next=NextCursor)

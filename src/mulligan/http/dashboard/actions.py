@@ -63,7 +63,10 @@ def _until(form: Form) -> float | None:
 
 
 def _retry_job(services: VisitorServices, job_id: str, form: Form) -> str:
-    job = services.jobs.retry(job_id, reason=_reason(form), owner=services.owner)
+    from_step = form.get("from_step") or None
+    job = services.jobs.retry(
+        job_id, from_step=from_step, reason=_reason(form), owner=services.owner
+    )
     return f"Retried: generation {job.generation} starts. {job.why}"
 
 

@@ -32,6 +32,7 @@ from mulligan.http.dashboard.renderer import (
     screen,
 )
 from mulligan.http.dashboard.retry import describe_retry
+from mulligan.http.dashboard.steps import step_rows
 from mulligan.http.dashboard.view_models import (
     EXPORT_FORMATS,
     Badge,
@@ -163,6 +164,7 @@ class JobScreens:
                 "actions": _actions(story.job),
                 "question": open_question(story.row),
                 "retry_preview": describe_retry(services, story.job, story.row),
+                "steps": step_rows(services, story),
                 "relations": load_relations(services, story),
                 "commands": _commands(story.job, _base_url(request, services)),
             }

@@ -127,6 +127,10 @@ def _retry_sentences(
     if job.token:
         times = "once" if job.token == 1 else f"{job.token} times"
         yield f"It ran {times} before, so its side effects may happen again."
+    finished = [step.name for step in services.jobs.steps(job.id) if step.state == "done"]
+    if finished:
+        noun = "step is" if len(finished) == 1 else "steps are"
+        yield f"{len(finished)} finished {noun} not called again."
     if job.cost:
         yield f"Its cost so far: {job.cost:g}."
 

@@ -28,7 +28,11 @@ from django.views.decorators.csrf import csrf_exempt
 from mulligan.access.keys import Role, Visitor
 from mulligan.core.extras import check_extra
 from mulligan.core.job import ALL_OWNERS
-from mulligan.integrations.django.databases import DEFAULT_BACKEND, get_app
+from mulligan.integrations.django.databases import (
+    DEFAULT_BACKEND,
+    call_before_drop,
+    get_app,
+)
 
 T = TypeVar("T")
 RoleOf = Callable[[Any], Role | str | None]
@@ -66,6 +70,7 @@ class MountedDashboard:
         self._role = role
         self._lock = threading.Lock()
         self._served: tuple[str, Any] = ("", None)  # database URL, ASGI application
+        call_before_drop(self.close)
 
     async def view(self, request: HttpRequest, below: str) -> HttpResponseBase:
         """Answer a request for a page of the dashboard."""
@@ -108,6 +113,19 @@ class MountedDashboard:
                 app.open()
                 self._served = (url, create_app(app))
             return self._served[1]
+
+    def close(self) -> None:
+        """Close the database. The next request opens it again."""
+        with self._lock:
+            application, self._served = self._served[1], ("", None)
+        if application is not None:
+            _loop.submit(shut_down(application)).result()
+
+
+async def shut_down(application: Any) -> None:
+    """Do what a server does when it stops an application."""
+    async with application.router.lifespan_context(application):
+        pass
 
 
 def is_public(below: str) -> bool:

@@ -7,7 +7,7 @@ each change: test runners rename the database.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -244,6 +244,14 @@ def migrate(app: Mulligan) -> None:
         store.migrate()
 
 
+_before_drop: list[Callable[[], None]] = []
+
+
+def call_before_drop(close: Callable[[], None]) -> None:
+    """Register what must be closed before Django drops a test database."""
+    _before_drop.append(close)
+
+
 def close_before_drop(app: Mulligan, database: str) -> None:
     """Close the app before Django drops a test database: PostgreSQL refuses while it is in use."""
     creation = connections[database].creation
@@ -252,6 +260,8 @@ def close_before_drop(app: Mulligan, database: str) -> None:
     drop = creation.destroy_test_db
 
     def close_and_drop(*args: Any, **kwargs: Any) -> Any:
+        for close in _before_drop:
+            close()
         app.close()
         return drop(*args, **kwargs)
 

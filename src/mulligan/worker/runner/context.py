@@ -18,12 +18,12 @@ from typing import Any, Literal, Protocol, TypeVar, overload
 from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
 from mulligan.core.errors import Duration, DurationOrTime, Refused
-from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State
+from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State, parse_job_settings
 from mulligan.core.tracing import OnAttemptEnd, Tracer
 from mulligan.failures.redact import scrub_public
 from mulligan.retries.effective import EffectivePolicies
 from mulligan.retries.limits import parse_counts
-from mulligan.retries.policy import Policy, parse_job_settings
+from mulligan.retries.policy import Policy
 from mulligan.steps.rules import ClosedGate, StepRecord
 from mulligan.worker.liveness import kill_marked
 from mulligan.worker.runner import waits

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 from mulligan.config import LogSection
 from mulligan.core.attempt import Lease, StepFailure
 from mulligan.core.durations import Micros
-from mulligan.core.job import PreviousAttempts
+from mulligan.core.job import PreviousAttempts, parse_job_settings
 from mulligan.failures.redact import remove_secrets
 from mulligan.manifest.specs import KindSpec
-from mulligan.retries.policy import parse_job_settings
 from mulligan.worker.liveness import MARK, kill_marked_with_retry, kill_session, remove_workdir
 from mulligan.worker.protocol import (
     CHUNK_SIZE,

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from mulligan.core.attempt import Ending, Lease
+from mulligan.core.job import parse_job_settings
 from mulligan.guards.capacity import SlotLimits
 from mulligan.manifest.specs import DELIVERY_QUEUE, SYSTEM_PREFIX, Manifest
-from mulligan.retries.policy import parse_job_settings
 
 MAX_PREFETCH = 4000
 MAX_CLAIM = 2000  # jobs in one claim
