@@ -126,6 +126,13 @@ def test_an_app_that_fails_to_import_shows_its_traceback(start, folder):
     )
 
 
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "some"])
+def test_the_share_of_a_canary_lies_between_0_and_1(call, app, share):
+    answer = call("worker", "jobs:app", "--canary", share)
+    assert answer.code == 2
+    assert "--canary" in answer.err
+
+
 def test_up_runs_worker_and_dashboard_and_stops_both(start, folder):
     up = start("up", "jobs:app", "--port", "0")
     address = up.address()

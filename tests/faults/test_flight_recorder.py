@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -126,6 +127,23 @@ def test_a_process_that_is_killed_while_it_logs_keeps_its_lines_up_to_the_kill(
     assert_kept_until_the_end(app, job, witness())
 
 
+def test_a_worker_that_is_killed_as_a_whole_leaves_its_lines_to_the_next_one_of_its_host(
+    app: Mulligan, start: Start, witness: Callable[[], list[str]]
+) -> None:
+    worker = start(app=APP)
+    job = app.enqueue("counts", {})
+    until(lambda: len(witness()) > 1000, 60, interval=0.2)
+    runner = int(witness()[-2].split()[0])
+    for pid in (worker.pid, runner):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    start(app=APP)
+    job = app.jobs.wait(job.id, 60)
+    assert job.error is not None
+    assert job.error["code"] == "WORKER_LOST"
+    assert_kept_until_the_end(app, job, witness())
+
+
 def test_an_attempt_over_its_memory_limit_keeps_its_lines_up_to_the_kill(
     app: Mulligan, start: Start, witness: Callable[[], list[str]]
 ) -> None:
@@ -181,7 +199,7 @@ def test_an_attempt_without_progress_is_stopped(app: Mulligan, start: Start, kin
     assert f"# hangs in {kind}" in app.jobs.log(job.id).stacks
 
 
-def test_progress_and_checkpoints_keep_an_attempt_alive(app: Mulligan, start: Start) -> None:
+def test_progress_checkpoints_and_steps_keep_an_attempt_alive(app: Mulligan, start: Start) -> None:
     start(app=APP)
     assert run(app, "moves_on").result == "done"
 
@@ -201,3 +219,9 @@ def test_deaths_are_grouped_by_signal_and_kind(app: Mulligan, start: Start) -> N
     kind = run(app, "is_killed", number=1)
     assert group(app, first) == group(app, again)
     assert len({group(app, job) for job in (first, other, kind)}) == 3
+
+
+def test_deaths_are_grouped_by_exit_code(app: Mulligan, start: Start) -> None:
+    start(app=APP)
+    first, again, other = (run(app, "exits", code=code) for code in (3, 3, 4))
+    assert group(app, first) == group(app, again) != group(app, other)

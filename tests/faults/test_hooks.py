@@ -94,7 +94,7 @@ def test_a_hook_that_swallows_the_exception_of_a_handler_does_not_save_its_job(
 
 
 @pytest.mark.parametrize("place", ["before", "after", "failure"])
-@pytest.mark.parametrize("what", ["raises", "hangs", "exits"])
+@pytest.mark.parametrize("what", ["raises", "hangs", "spins", "exits"])
 def test_a_misbehaving_hook_changes_no_outcome_and_doctor_names_it(
     app: Mulligan, run: Run, place: str, what: str
 ) -> None:
@@ -106,6 +106,7 @@ def test_a_misbehaving_hook_changes_no_outcome_and_doctor_names_it(
     reason = {
         "raises": "RuntimeError: the hook is broken",
         "hangs": "did not return",
+        "spins": "did not return",
         "exits": "exit code 3",
     }
     assert reason[what] in found

@@ -7,6 +7,7 @@ import pytest
 from mulligan import Fail
 from mulligan.manifest.declared import publish_manifest
 from support.app_tools import run_job
+from support.released import add_starts
 from support.store import open_worker
 
 
@@ -433,3 +434,38 @@ def test_scale_answers_the_workers_that_are_wanted_for_the_chosen_queues(app, ca
     metrics = client.get("/api/v1/metrics", headers=admin).text
     assert 'mulligan_workers_wanted{queue="default"} 1.0' in metrics
     assert 'mulligan_workers_wanted{queue="bulk"} 0.0' in metrics
+
+
+def test_releases_are_listed_compared_and_held(app, call, key):
+    for release, failures in (("r41", 20), ("r42", 600)):
+        add_starts(app, release, "works", 1000, failures)
+        add_starts(app, release, "fails", 1000, 20)
+    newest, oldest = call("GET", "/releases", key("*", "viewer"))["releases"]
+    assert (newest["name"], newest["state"], oldest["name"]) == ("r42", "worse", "r41")
+    assert call("GET", "/releases/r42")["counts"]["failures"] == 620
+    for query in ("", "?before=r41"):
+        rows = call("GET", f"/releases/r42/compare{query}")["kinds"]
+        assert [(row["kind"], row["state"]) for row in rows] == [
+            ("fails", "fine"),
+            ("works", "worse"),
+        ]
+    (only,) = call("GET", "/releases/r42/compare?kind=works")["kinds"]
+    assert (only["before"]["failures"], only["after"]["failures"]) == (20, 600)
+    held = call("POST", "/releases/r42/hold", kind="works", until=3600, reason="codec")
+    assert [(hold["kind"], hold["reason"]) for hold in held["holds"]] == [("works", "codec")]
+    assert call("POST", "/releases/r42/unhold", kind="works")["holds"] == []
+    assert call("GET", "/releases/r9") == (404, "NOT_FOUND")
+    assert call("POST", "/releases/r9/hold") == (404, "NOT_FOUND")
+    for caller in (key("*", "viewer"), key("acme", "operator")):
+        assert call("POST", "/releases/r42/hold", caller)[0] == 403
+
+
+def test_a_cause_is_assigned_and_a_discard_is_undone(app, call):
+    job = run_job(app, app.enqueue("fails", {"text": "row 17"}, owner="acme"))
+    (group,) = call("GET", "/failures")["failures"]
+    path = f"/failures/{group['fingerprint']}"
+    assert call("POST", f"{path}/assign", person="ada")["assignee"] == "ada"
+    assert call("GET", path)["assignee"] == "ada"
+    assert call("POST", f"/jobs/{job.id}/discard", reason="not needed")["state"] == "cancelled"
+    assert call("POST", f"/jobs/{job.id}/undiscard", reason="it is needed")["state"] == "dead"
+    assert call("POST", f"/jobs/{job.id}/undiscard")[0] == 409

@@ -63,6 +63,13 @@ def test_a_message_is_signed_and_describes_the_event(receiver, loopback_context)
     }
 
 
+def test_an_urgent_message_says_so_to_the_receiver(receiver, loopback_context):
+    target = receiver()
+    send(Webhook(target.url, secret=NEW), loopback_context, replace(MESSAGE, alarm="page"))
+    [request] = target.requests
+    assert json.loads(request.body)["data"]["alarm"] == "page"
+
+
 def test_retries_keep_the_id_and_change_the_timestamp(receiver, loopback_context, monkeypatch):
     target = receiver(build_response(503), OK)
     with pytest.raises(Fail):

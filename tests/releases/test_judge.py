@@ -106,7 +106,7 @@ def test_fewer_than_one_deploy_in_a_hundred_raises_a_false_alarm(kinds):
             share = rng.choice((0.0, 0.01, 0.02, 0.05, 0.1, 0.3))
             fleets.append(Fleet(rng, share, share, history=500, meanwhile=1))
         alarms += any(fleet.step(kinds) is WORSE for fleet in fleets for _ in range(400 // STEP))
-    assert alarms <= deploys * 0.01 * 1.5  # the bound, and what chance adds to so few deploys
+    assert alarms < deploys * 0.01
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.02, 0.05])

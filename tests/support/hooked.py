@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ def misbehave(place: str) -> None:
         raise RuntimeError(message)
     if what == "hangs":
         time.sleep(3600)
+    if what == "spins":
+        re.match(r"(a+)+$", "a" * 60 + "b")  # holds the GIL
     if what == "exits":
         os._exit(3)
 

@@ -111,6 +111,11 @@ def eats_memory() -> None:
         time.sleep(0.001)
 
 
+@app.job(policy=NEVER)
+def exits(code: int) -> None:
+    os._exit(code)
+
+
 # --- Six ways to hang ---
 
 
@@ -200,4 +205,6 @@ def moves_on(ctx: Context) -> str:
     for step in range(6):
         ctx.checkpoint("step", step)
         time.sleep(0.4)
+    for step in range(6):
+        ctx.step(f"step {step}", time.sleep, 0.4)
     return "done"

@@ -10,6 +10,8 @@ import pytest
 
 from mulligan import Cancel, Context, Fixed, Mulligan, Policy, ProcessFailed, Snooze, testing
 from mulligan.core.errors import ConfigError, NotFound, Refused
+from mulligan.worker.recording import MAX_MESSAGE, STORED_LIMIT
+from mulligan.worker.stacks import Stack, StackFrame, format_stacks
 from mulligan.worker.upkeep import prune
 from support.database_contents import contents
 
@@ -117,6 +119,54 @@ def test_the_stderr_of_a_program_is_recorded(app):
     assert (line.level, line.message) == ("", "cannot open film")
     assert line.source.startswith("python")
     assert line.source.endswith(" stderr")
+
+
+def test_the_stored_log_is_limited_and_keeps_the_newest_records(app):
+    @app.job(name="chatters", policy=Policy(max_retries=0))
+    def chatters() -> None:
+        for number in range(200):
+            log.warning("record %d %s", number, "x" * 10_000)
+        raise ValueError("end")
+
+    job = app.enqueue("chatters")
+    app.run_inline()
+    kept = messages(app, job.id)
+    assert kept[-1].startswith("record 199 ")
+    assert len(kept) < 200
+    assert max(map(len, kept)) <= MAX_MESSAGE
+    (row,) = stored_logs(app)
+    assert len(str(row)) < STORED_LIMIT + 1000
+
+
+def test_records_of_any_text_are_kept_as_they_are(app):
+    texts = [
+        'a "quote"',
+        "back\\slash",
+        "tab\tand\nnew line",
+        "é 漢字 🎬",
+        "\ud800 alone",
+        "nul \x00",
+    ]
+
+    @app.job(name="speaks", policy=Policy(max_retries=0))
+    def speaks() -> None:
+        for text in texts:
+            logging.getLogger('na"me').warning(text)
+        raise ValueError("end")
+
+    job = app.enqueue("speaks")
+    app.run_inline()
+    assert messages(app, job.id)[:4] == texts[:4]
+    assert len(messages(app, job.id)) == len(texts)
+    assert app.jobs.log(job.id).records[0].source == 'na"me'
+
+
+def test_a_stack_shows_lines_of_code_without_secrets(tmp_path):
+    path = tmp_path / "shop.py"
+    path.write_text('connect(password="hunter2")\n')
+    text = format_stacks([Stack("Thread 1", (StackFrame(str(path), 1, "pay"),))])
+    assert "connect(password=" in text
+    assert "hunter2" not in text
 
 
 def test_a_log_is_pruned_before_its_job(app):

@@ -8,6 +8,7 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ _RECORD = struct.Struct("32sQ")  # job id, token
 _HEADER = struct.Struct(f"{_HEADER_CELLS}Q")
 RING_SIZE = 8192  # more attempts than one worker holds
 PAGE_SUFFIX = ".page"
+# Raised while a page is read that is missing, cut off or overwritten by a handler.
+DAMAGED = (OSError, ValueError, TypeError, IndexError, struct.error)
 PAGES_MARK = "pages"  # file: every runner of this worker has a page in its folder
 
 Fence = tuple[str, int]  # job id, token
@@ -226,20 +229,49 @@ def read_started_attempts(folder: Path) -> StartedAttempts | None:
             found = _parse_page(path.read_bytes())
             running |= found.running
             started |= found.started
-    except (OSError, struct.error, UnicodeDecodeError):
+    except DAMAGED:
         return None
     return StartedAttempts(frozenset(running), frozenset(started))
 
 
-def _parse_page(page: bytes) -> StartedAttempts:
+def read_records(folder: Path, limits: Mapping[Fence, int]) -> dict[Fence, list[LogLine]]:
+    """Read the last log records of attempts that ran when their worker died, from its pages.
+
+    `limits`: how many records of each attempt. Those that cannot be read are missing.
+    """
+    found: dict[Fence, list[LogLine]] = {}
+    for path in folder.glob(f"*{PAGE_SUFFIX}"):
+        with contextlib.suppress(*DAMAGED):
+            page = path.read_bytes()
+            for slot, (fence, seq) in enumerate(_read_slots(page)):
+                if seq and fence in limits:
+                    found[fence] = _ring_of_page(page, slot).read(seq, limits[fence])
+    return found
+
+
+def _ring_of_page(page: bytes, slot: int) -> RecordRing:
     slots = _HEADER.unpack_from(page)[_SLOTS]
-    records = [
-        (job.rstrip(b"\0").decode(), token)
-        for job, token in _RECORD.iter_unpack(page[_records_start(slots) : _rings_start(slots)])
-    ]
+    size = ring_size(slots)
+    start = _rings_start(slots) + slot * size
+    return RecordRing(memoryview(page)[start : start + size])
+
+
+def _parse_page(page: bytes) -> StartedAttempts:
+    running = {fence for fence, seq in _read_slots(page) if seq}
+    return StartedAttempts(frozenset(running), frozenset(f for f in _read_fences(page) if f[0]))
+
+
+def _read_slots(page: bytes) -> list[tuple[Fence, int]]:
+    """Return the last attempt of each slot, and its seq if it is running."""
+    slots = _HEADER.unpack_from(page)[_SLOTS]
     seqs = struct.unpack_from(f"{slots * _SLOT_CELLS}Q", page, _HEADER.size)[::_SLOT_CELLS]
-    running = {fence for fence, seq in zip(records[:slots], seqs, strict=True) if seq}
-    return StartedAttempts(frozenset(running), frozenset(fence for fence in records if fence[0]))
+    return list(zip(_read_fences(page)[:slots], seqs, strict=True))
+
+
+def _read_fences(page: bytes) -> list[Fence]:
+    slots = _HEADER.unpack_from(page)[_SLOTS]
+    records = page[_records_start(slots) : _rings_start(slots)]
+    return [(job.rstrip(b"\0").decode(), token) for job, token in _RECORD.iter_unpack(records)]
 
 
 def _hook_cell(slot: int | None) -> int:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from mulligan.batches import completion as batching
 from mulligan.config import RetrySection, Settings
-from mulligan.core.attempt import Ended, Ending, Failure, Outcome, Verb, Verdict
+from mulligan.core.attempt import Ended, Ending, Failure, Lease, Outcome, Verb, Verdict
+from mulligan.core.attempt_log import AttemptLog
 from mulligan.core.durations import SECOND, Micros
 from mulligan.core.errors import StatementAborted, StoreUnavailable
 from mulligan.core.event import EventType, NewEvent
@@ -34,7 +35,7 @@ from mulligan.manifest.declared import (
     load_recent_manifests,
     prune_manifests,
 )
-from mulligan.manifest.specs import KindSpec
+from mulligan.manifest.specs import DEFAULT_RECORDS, KindSpec
 from mulligan.releases.chore import count_of_lost_workers
 from mulligan.releases.queries import ReleaseQueries
 from mulligan.retries.effective import EffectivePolicies
@@ -42,10 +43,11 @@ from mulligan.retries.undo import cause_of_move, must_undo, read_cause
 from mulligan.storage.base import Store, Transaction
 from mulligan.worker.job_log import log_verdicts
 from mulligan.worker.liveness import find_work_folder, is_certainly_dead, kill_marked
-from mulligan.worker.queries import RetentionQueries, WorkerQueries
+from mulligan.worker.queries import RetentionQueries, WorkerQueries, boot_id
+from mulligan.worker.recording import build_log, encode_records
 from mulligan.worker.settle import SettleContext, settle
 from mulligan.worker.settlement import failure_group, frees_unique_key, public_error
-from mulligan.worker.status_page import read_started_attempts
+from mulligan.worker.status_page import Fence, read_records, read_started_attempts
 
 log = logging.getLogger("mulligan.upkeep")
 
@@ -195,7 +197,9 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
         if not leases:
             return []
         now = tx.now()
-        policies = EffectivePolicies(retry, load_kinds(tx), load_queues(tx, now))
+        kinds = load_kinds(tx)
+        policies = EffectivePolicies(retry, kinds, load_queues(tx, now))
+        logs = _read_logs(tx, leases, kinds)
     # A worker runs far fewer jobs than it can hold: of so many, hardly any caused its end.
     held = Counter(lease.worker for lease in leases)
     endings = [
@@ -206,6 +210,7 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
                 failure=worker_lost(lease.worker),
                 ended_at=now,
                 suspect=lease.losses > 0 or held[lease.worker] <= MAX_SUSPECTS,
+                log=logs.get(lease.fence),
             ),
         )
         for lease in leases
@@ -227,6 +232,23 @@ def settle_orphans(store: Store, retry: RetrySection, rng: Random) -> list[Verdi
             for ending in endings
             for verdict in _settle_orphan(store, ending, policies, rng)
         ]
+
+
+def _read_logs(
+    tx: Transaction, leases: Iterable[Lease], kinds: Mapping[str, KindSpec]
+) -> dict[Fence, AttemptLog | None]:
+    """Read the logs of attempts whose workers died on this host, from their runners' pages."""
+    limits: dict[str, dict[Fence, int]] = {}
+    for lease in leases:
+        limit = kinds[lease.kind].log if lease.kind in kinds else DEFAULT_RECORDS
+        limits.setdefault(lease.worker, {})[lease.fence] = limit
+    logs: dict[Fence, AttemptLog | None] = {}
+    for worker in WorkerQueries(tx).list_workers(closed=True):
+        folder = find_work_folder(worker, boot_id()) if worker.id in limits else None
+        if folder is not None:
+            for fence, records in read_records(folder, limits[worker.id]).items():
+                logs[fence] = build_log(encode_records(records), "")
+    return logs
 
 
 def _settle_first_orphans(

@@ -219,6 +219,11 @@ def test_viewers_and_owners_see_no_log(shop, logged):
     for scope in ("*", "acme"):
         with sign_in_with_key(shop, scope, "viewer") as client:
             assert "password=[redacted]" not in client.page(f"/jobs/{logged.id}?log=1")
+    with sign_in_with_key(shop) as client:
+        page = client.submit(f"/jobs/{logged.id}/share", until="1h")
+        link = re.search(r'href="([^"]+/status/[^"]+)"', page)[1]
+        client.client.cookies.clear()
+        assert "password=[redacted]" not in client.page(link)
 
 
 def test_a_succeeded_job_is_run_again_as_a_copy(shop, client):

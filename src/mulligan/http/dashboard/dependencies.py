@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -28,7 +28,13 @@ from mulligan.failures.queries import FailureQueries
 from mulligan.guards.gate_status import Dependency
 from mulligan.guards.observer import DependencyObserver
 from mulligan.guards.state import BreakerConfig
-from mulligan.http.dashboard.charts import ColumnChart, column_chart, release_marks, time_step
+from mulligan.http.dashboard.charts import (
+    ChartMark,
+    ColumnChart,
+    column_chart,
+    release_marks,
+    time_step,
+)
 from mulligan.http.dashboard.queues import changed_by
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, root_path, screen
 from mulligan.http.dashboard.view_models import (
@@ -252,7 +258,17 @@ def _load_strips(
         labels = json.loads(row.labels)
         if labels["to"] in {"open", "closed"}:
             found[labels["dependency"]].setdefault(row.minute, set()).add(labels["to"])
-    return {one.key: draw_strip(found[one.key], one.state, start, newest) for one in dependencies}
+    marks = draw_strip_marks(release_marks(tx, start * MINUTE, MINUTE), DAY_MINUTES)
+    return {
+        one.key: (*draw_strip(found[one.key], one.state, start, newest), *marks)
+        for one in dependencies
+    }
+
+
+def draw_strip_marks(marks: Iterable[ChartMark], minutes: int) -> tuple[StripPart, ...]:
+    """Draw where releases began, in a strip of so many minutes."""
+    places = [(min(100 * mark.step / minutes, 100 - MIN_STRIP), mark.label) for mark in marks]
+    return tuple(StripPart(round(x, 2), MIN_STRIP, "mark", f"release {name}") for x, name in places)
 
 
 def draw_strip(

@@ -11,10 +11,17 @@ from fastapi import Request, Response
 
 from mulligan._version import __version__
 from mulligan.access.keys import Role
+from mulligan.core.durations import SECOND, to_micros
 from mulligan.core.format import format_cost, format_duration, format_ordinal
 from mulligan.core.statistics import Share
 from mulligan.doctor import FAIL, OK, WARN, Check, effective_settings, format_setting, run_checks
-from mulligan.http.dashboard.charts import WINDOWS, ColumnChart, column_chart, load_outcomes
+from mulligan.http.dashboard.charts import (
+    WINDOWS,
+    ColumnChart,
+    column_chart,
+    load_outcomes,
+    release_marks,
+)
 from mulligan.http.dashboard.renderer import MenuEntry, Renderer, screen
 from mulligan.http.dashboard.sessions import NotAllowed
 from mulligan.http.dashboard.view_models import Badge
@@ -22,10 +29,12 @@ from mulligan.http.services import VisitorServices
 from mulligan.insight.rules import Numbers, format_percent
 from mulligan.insight.service import Insight, load_insight
 from mulligan.jobs.sentences import CLASS_MEANINGS
+from mulligan.storage.base import Transaction
 
 # --- Insight ---
 
 PERIODS = {"1d": 1, "7d": 7, "30d": 30}  # days
+DAY = 86_400 * SECOND
 MAX_CELLS = 12
 MAX_ATTEMPTS = 14
 DAY_TONES = ("succeeded", "dead", "waiting")
@@ -56,8 +65,10 @@ class InsightScreens:
             window = WINDOWS[window_name]
             with services.store.read() as tx:
                 outcomes = load_outcomes(tx, tx.now(), window, kind)
+                days = _by_day(tx, found.numbers, PERIODS[chosen])
             return {
-                **_context(found, PERIODS[chosen]),
+                **_context(found),
+                "days": days,
                 "kinds": services.policy.kinds(),
                 "outcomes": outcomes,
                 "window_label": window.label,
@@ -75,7 +86,7 @@ class InsightScreens:
         )
 
 
-def _context(found: Insight, days: int) -> dict[str, Any]:
+def _context(found: Insight) -> dict[str, Any]:
     numbers = found.numbers
     retry_cost = amplification = None
     if numbers.retry_cost_per_job is not None:
@@ -86,7 +97,6 @@ def _context(found: Insight, days: int) -> dict[str, Any]:
         "jobs": f"{numbers.jobs:,}",
         "attempts": f"{numbers.attempts:,}",
         "empty": numbers.jobs == 0,
-        "days": _by_day(numbers, days),
         "rates": [(name, _share(getattr(numbers, field)), base) for name, field, base in RATES],
         "cells": _cells(numbers),
         "by_attempt": _by_attempt(numbers),
@@ -101,21 +111,21 @@ def _context(found: Insight, days: int) -> dict[str, Any]:
     }
 
 
-def _by_day(numbers: Numbers, days: int) -> ColumnChart:
+def _by_day(tx: Transaction, numbers: Numbers, days: int) -> ColumnChart:
     """Chart the jobs of each day of the period, also of days without jobs."""
     if not numbers.days:
         return column_chart([], DAY_TONES)
     found = {day.day: day for day in numbers.days}
-    last = numbers.days[-1].day
+    first = numbers.days[-1].day - timedelta(days=days)  # a period touches one more date
     steps = []
-    for ago in reversed(range(days + 1)):  # a period of days touches one more date
-        day = last - timedelta(days=ago)
+    for place in range(days + 1):
+        day = first + timedelta(days=place)
         counts = {}
         if day in found:
             row = found[day]
             counts = {"succeeded": row.succeeded, "dead": row.dead, "waiting": row.pending}
         steps.append((f"{day:%d %b}", counts))
-    return column_chart(steps, DAY_TONES)
+    return column_chart(steps, DAY_TONES, release_marks(tx, to_micros(first), DAY))
 
 
 def _by_attempt(numbers: Numbers) -> ColumnChart:
