@@ -46,8 +46,7 @@ from mulligan.config import (
     check_declared,
     read_settings,
 )
-from mulligan.core import elsewhere
-from mulligan.core.elsewhere import refuse_attribute
+from mulligan.core import other_libraries
 from mulligan.core.errors import (
     ConfigError,
     Duration,
@@ -58,6 +57,7 @@ from mulligan.core.errors import (
     StoreUnavailable,
 )
 from mulligan.core.job import Job, NewJob, Unique
+from mulligan.core.other_libraries import refuse_attribute
 from mulligan.core.suggest import name_unknown_options
 from mulligan.failures.rule_sources import Rules, rules_to_dicts
 from mulligan.failures.rules import Rule
@@ -183,7 +183,7 @@ class Mulligan(AppServices):
 
         def __getattr__(self, name: str) -> Any:
             """Refuse an unknown attribute; name what one of another library is called here."""
-            return refuse_attribute(self, name, elsewhere.APP)
+            return refuse_attribute(self, name, other_libraries.APP)
 
     def open(self) -> Self:
         """Open the database now rather than on first use. Create the tables in an empty one."""

@@ -22,10 +22,9 @@ from mulligan.batches.rules import (
     check_tolerance,
     displayed_state,
 )
-from mulligan.core import elsewhere
+from mulligan.core import other_libraries
 from mulligan.core.attempt import Verb
 from mulligan.core.durations import Micros, check_duration_or_time, optional_datetime, to_datetime
-from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import (
     BatchSealed,
     Duration,
@@ -42,6 +41,7 @@ from mulligan.core.event import Event
 from mulligan.core.format import check_text, format_time
 from mulligan.core.ids import LENGTH, new_id
 from mulligan.core.job import Job, JobRow, State, unique_hash
+from mulligan.core.other_libraries import refuse_attribute
 from mulligan.jobs import repair
 from mulligan.jobs.queries import JobQueries
 from mulligan.jobs.service import (
@@ -120,7 +120,7 @@ class Batch:
 
         def __getattr__(self, name: str) -> Any:
             """Refuse an unknown attribute; name what one of another library is called here."""
-            return refuse_attribute(self, name, elsewhere.BATCH)
+            return refuse_attribute(self, name, other_libraries.BATCH)
 
     def wait(self, timeout: Duration | None = None) -> Batch:
         """Wait until a sealed batch has its outcome, and return it. Raises WaitTimeout."""

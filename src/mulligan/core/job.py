@@ -15,10 +15,10 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
-from mulligan.core import elsewhere
+from mulligan.core import other_libraries
 from mulligan.core.durations import Micros, check_duration
-from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import ConfigError, Duration, DurationOrTime
+from mulligan.core.other_libraries import refuse_attribute
 from mulligan.core.suggest import name_unknown_options
 
 
@@ -459,7 +459,7 @@ class Job(Generic[R_co]):
 
         def __getattr__(self, name: str) -> Any:
             """Refuse an unknown attribute; name what one of another library is called here."""
-            return refuse_attribute(self, name, elsewhere.JOB)
+            return refuse_attribute(self, name, other_libraries.JOB)
 
     def wait(self, timeout: Duration | None = None) -> Job[R_co]:
         """Wait until the job has ended or is parked, and return it. Raises WaitTimeout."""

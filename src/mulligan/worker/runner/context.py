@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from mulligan.batches.children import ChildCall, ChildKind, build_children, check_on_death
 from mulligan.batches.rules import check_tolerance
-from mulligan.core import elsewhere
+from mulligan.core import other_libraries
 from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure
 from mulligan.core.durations import SECOND, Micros, check_duration, to_datetime
-from mulligan.core.elsewhere import refuse_attribute
 from mulligan.core.errors import Duration, DurationOrTime, Refused
 from mulligan.core.job import Job, PreviousAttempts, RecordedStep, State, parse_job_settings
+from mulligan.core.other_libraries import refuse_attribute
 from mulligan.core.tracing import OnAttemptEnd, Tracer
 from mulligan.failures.redact import scrub_public
 from mulligan.retries.effective import EffectivePolicies
@@ -110,7 +110,7 @@ class Context:
 
         def __getattr__(self, name: str) -> Any:
             """Refuse an unknown attribute; name what one of another library is called here."""
-            return refuse_attribute(self, name, elsewhere.CONTEXT)
+            return refuse_attribute(self, name, other_libraries.CONTEXT)
 
     # Initial values, on the class because most attempts never change them.
     previous: Mapping[str, Any] | None = None
