@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from mulligan.apps.pdfxml.tests.pdf_maker import make_pdf
-from mulligan.observability.exporter import CACHE_SECONDS
 from mulligan.testing import worker
 from support.receivers import open_receiver
 from support.waiting import until
@@ -76,7 +75,7 @@ def test_metrics_of_the_specification_have_values_also_while_the_queue_is_empty(
     with worker(world.app, APP, env=QUICK):
         idle = wait_for_queue(0, 0)  # 001-77: there is a series before the first job
         assert idle["manual_retry_total"] == 0
-        world.add_order("slow", times=1, seconds=2 * CACHE_SECONDS)  # metrics are as old as that
+        world.add_order("slow", times=1, seconds=12)  # metrics are up to 5 s old
         ann.upload("slow")
         wait_for_queue(0, 1)
         bad = [ann.upload(f"bad {n}", mapping="poetry") for n in range(3)]

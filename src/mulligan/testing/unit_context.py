@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, Self
 
-from mulligan.batches.children import ChildCall, ChildKind
+from mulligan.batches.calls import ChildCall, ChildKind
 from mulligan.config import LimitSection, RetrySection
 from mulligan.core.attempt import Lease, StepFailure
 from mulligan.core.durations import Micros, check_duration_or_time, to_micros

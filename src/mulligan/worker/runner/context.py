@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
-from mulligan.batches.children import ChildCall, ChildKind, build_children, check_on_death
+from mulligan.batches.calls import ChildCall, ChildKind, build_children, check_on_death
 from mulligan.batches.rules import check_tolerance
 from mulligan.core import other_libraries
 from mulligan.core.attempt import Cls, Lease, Outcome, StepFailure

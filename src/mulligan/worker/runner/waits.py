@@ -11,7 +11,7 @@ import json
 from collections.abc import Generator, Sequence
 from typing import Any, NoReturn
 
-from mulligan.batches.children import dump_children
+from mulligan.batches.calls import dump_children
 from mulligan.core.attempt import Ended, Lease, Outcome
 from mulligan.core.durations import Micros, check_duration_or_time
 from mulligan.core.errors import ChildFailed, DurationOrTime
