@@ -62,8 +62,9 @@ ROUTES = {
     "POST /jobs/{job_id}/retry": act("job", consumes=True),
     "POST /jobs/{job_id}/cancel": act("job", 409),
     "POST /jobs/{job_id}/release": act("job", 409),
-    "POST /jobs/{job_id}/tell/{name:path}": act("job", body={"value": 1}, consumes=True),
+    "POST /jobs/{job_id}/tell/{name}": act("job", body={"value": 1}, consumes=True),
     "POST /jobs/{job_id}/discard": act("job", consumes=True),
+    "POST /jobs/{job_id}/undo": act("job", 409),
     "POST /jobs/{job_id}/undiscard": act("job", 409),
     "POST /jobs/{job_id}/rerun": act("job", 409),
     "POST /jobs/{job_id}/status-link": act("job", body={"retry": False}),
@@ -256,7 +257,7 @@ def call_route(client, route, headers, name=""):
     verb, path = route.split()
     spec = ROUTES[route]
     begin, brace, rest = path.partition("{")
-    after = rest.partition("}")[2].replace("{token}", "1").replace("{name:path}", "approval")
+    after = rest.partition("}")[2].replace("{token}", "1").replace("{name}", "approval")
     address = f"{begin}{name}{after}" if brace else path
     if route == "GET /events":
         verb = "HEAD"  # the stream never ends
