@@ -21,7 +21,7 @@ import pytest
 from mulligan import Context, Mulligan
 from mulligan.config import Settings
 from mulligan.core.attempt import Lease
-from mulligan.core.job import PreviousAttempts
+from mulligan.core.job import PreviousAttempts, RecordedStep
 from mulligan.worker.protocol import (
     JUST_RETURNED,
     Wire,
@@ -130,6 +130,7 @@ def create_lease(kind: str, payload: Any, token: int) -> Lease:
         "created_at": 0,
         "run_at": 0,
         "started_at": 0,
+        "version": 1,
     }
     return Lease(**(empty | known))
 
@@ -247,7 +248,8 @@ def test_leases_are_decoded_as_they_were_encoded(many):
         create_lease("a", {"n": n % 2}, n)._replace(alone=n % 2 == 0, uses="b" * (n % 3))
         for n in range(many)
     ]
-    previous_attempts = {many: PreviousAttempts({"page": "3"}, {"code": "GW_5XX"})}
+    step = RecordedStep("step", "finished", 1, "3", "", 1)
+    previous_attempts = {many: PreviousAttempts({"page": step}, {"code": "GW_5XX"})}
     encoded = marshal.dumps(leases_to_wire([*range(1, many + 1)], leases, previous_attempts))
     _, seqs, shared, columns, history = marshal.loads(encoded)  # noqa: S302 - encoded above
     assert [*leases_from_wire(len(seqs), shared, columns)] == leases
