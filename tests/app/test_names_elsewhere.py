@@ -158,6 +158,11 @@ def test_what_is_no_connection_is_refused_before_the_database_is_opened(app, wor
             app.enqueue("work", {"n": 1}, connection=wrong)
 
 
+def test_a_direct_call_with_options_warns(work):
+    with pytest.warns(UserWarning, match=r"enqueues nothing. Write work\.options\(…\)\.enqueue"):
+        assert work.options(delay=5)(n=1) == 1
+
+
 # --- Declarations that would fail later, or silently ---
 
 

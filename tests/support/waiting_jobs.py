@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from mulligan import Context, Mulligan, Policy
 
 app = Mulligan()
@@ -28,3 +30,14 @@ def answers_in_time(ctx: Context, timeout: float) -> object:
 @app.job
 def quick(n: int) -> int:
     return n
+
+
+@app.job(policy=Policy(max_losses=9))
+def slowly(n: int) -> int:
+    time.sleep(0.05)
+    return n
+
+
+@app.job(policy=Policy(max_losses=9))
+def adds_up(ctx: Context, numbers: list[int]) -> int:
+    return sum(ctx.gather("numbers", [slowly.call(n=n) for n in numbers]))

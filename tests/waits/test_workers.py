@@ -73,3 +73,16 @@ def test_an_answer_near_the_end_of_the_wait_counts_or_is_refused(app: Mulligan, 
     assert {job.state for job in ended} == {State.SUCCEEDED}
     assert [job.result == "somebody" for job in ended] == counted
     assert not verify(app.store).violations
+
+
+def test_parents_outlive_kills_and_each_child_is_enqueued_once(app: Mulligan, start) -> None:
+    """Workers are killed while parents wait, and while their children end."""
+    workers = [start(), start()]
+    parents = [app.enqueue("adds_up", {"numbers": [n, n + 1, n + 2]}) for n in range(20)]
+    until(lambda: any(app.jobs.get(job.id).phase == "waiting" for job in parents), 30)
+    for worker in workers:
+        worker.kill()
+        start()
+    assert [app.jobs.wait(job.id, 60).result for job in parents] == [3 * n + 3 for n in range(20)]
+    assert len(app.jobs.list("kind:slowly", limit=200)) == 60
+    assert not verify(app.store).violations

@@ -157,6 +157,12 @@ class Kind(Generic[P, R, R_co]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Call the function directly, for unit tests."""
+        if self.has_options:
+            message = (
+                f"options() has no effect on a direct call, which enqueues nothing. "
+                f"Write {self.name}.options(…).enqueue(…)"
+            )
+            warn_caller(message, UserWarning)
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
