@@ -256,6 +256,7 @@ def test_outage_of_the_model_holds_jobs_and_its_end_retries_what_died(site):
     held = site.order("talk.mp4")
     view = until(lambda: (found := site.job(held))["waits_for"] and found, PATIENCE, "a held job")
     assert (view["state"], view["attempts"]) == ("QUEUED", 0)  # 004-86
+    assert site.job(died)["state"] == "FAILED"  # 004-82: not before the model is back
     site.http.post(f"{outage}/end").raise_for_status()
     assert site.wait(held, "COMPLETED")["attempts"] == 1  # 004-86: uncharged
     assert site.wait(died, "COMPLETED")["attempts"] == 1  # 004-82: retried, with all its attempts

@@ -386,6 +386,7 @@ def test_outage_holds_jobs_and_is_followed_by_an_automatic_recovery(world):
         view = world.fetch(waiting)
         assert (view["state"], view["attempts"]) == ("QUEUED", 0)  # 004-86: held while open
         assert view["waits_for"]  # 004-02
+        assert world.fetch(died)["state"] == "FAILED"  # 004-82: not before the model is back
     finally:
         external.model_is_down = False
     for _ in range(30):
