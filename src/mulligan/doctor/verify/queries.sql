@@ -12,9 +12,9 @@ UNION ALL {part:first_attempt_row} AND id {in:ids}
 ORDER BY 1, 2
 
 -- name: list_checkpoints
--- List what the attempts of jobs saved, without the values.
+-- List what the attempts of jobs saved, without the values. The end of a call is saved by its children.
 SELECT job_id, name, token, COALESCE(ended_at, started_at) AS at FROM {p}step
-WHERE job_id {in:ids} AND actor = '' AND state <> 'waiting' ORDER BY job_id, name
+WHERE job_id {in:ids} AND actor = '' AND state <> 'waiting' AND kind <> 'call' ORDER BY job_id, name
 
 -- name: list_batches_by_id
 -- List batches in order of id, for `doctor --verify`.
