@@ -145,7 +145,7 @@ def test_enqueue_many_takes_mappings(app, work):
         more.enqueue_many(["ab"])
 
 
-def test_a_problem_with_an_argument_is_said_in_plain_words(app, work):
+def test_a_problem_with_an_argument_is_described_in_plain_words(app, work):
     message = refused(app.enqueue, "work", {"m": 1})
     assert message.endswith("work: n: is missing; m: unknown argument")
 
