@@ -18,6 +18,7 @@ RUN_ON_THREAD = (
     "async def run_on_thread(method: Callable[..., T], *args: Any, **options: Any) -> T: ..."
 )
 INTERNAL_TYPES = {"NewBatch", "NewJob", "Transaction"}  # methods with these are for the app itself
+KEEP_SIGNATURE = {"overload", "name_unknown_options"}  # decorators
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -70,6 +71,10 @@ def _services() -> Iterator[Service]:
             yield Service(node.name, source.module or "", source.names[0].name)
 
 
+def _keeps_signature(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Name) and decorator.id in KEEP_SIGNATURE
+
+
 def _is_decorated(node: Function, name: str) -> bool:
     return any(isinstance(each, ast.Name) and each.id == name for each in node.decorator_list)
 
@@ -83,7 +88,7 @@ def _methods(cls: ast.ClassDef) -> Iterator[Function]:
         if (
             node.name.startswith("_")
             or node.name.endswith("_async")
-            or (node.decorator_list and not is_overload)
+            or any(not _keeps_signature(each) for each in node.decorator_list)
         ):
             continue
         if not INTERNAL_TYPES.isdisjoint(_names(node.args)):

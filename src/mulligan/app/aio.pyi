@@ -14,7 +14,7 @@ from mulligan.failures.service import GroupList
 from mulligan.guards.gate_status import Dependency, DependencyList, KindList, KindStatus, Queue, QueueList
 from mulligan.jobs import repair
 from mulligan.jobs.explain import Explanation
-from mulligan.jobs.search import CappedCount
+from mulligan.jobs.search import CappedCount, JobList
 from mulligan.jobs.service import AttemptList, Overrides, TitleList
 from mulligan.notifications.channels import Channel
 from mulligan.notifications.deliveries import Delivery, DeliveryList
@@ -36,6 +36,8 @@ class AsyncJobs:
         """Return what people call each job: its kind's title, or else its first arguments."""
     async def resolve(self, prefix: str) -> str:
         """Return the full id that begins with `prefix`, or ends with it: "…h8n2vg" or "h8n2vg"."""
+    async def list(self, filter: str='', *, limit: int=50, before: str | None=None, owner: str | None=None, private: bool=True) -> JobList:
+        """Return jobs that match a filter, newest first. At most 50,000 jobs are searched."""
     async def count(self, filter: str='', *, cap: int=..., owner: str | None=None, private: bool=True) -> CappedCount:
         """Count jobs that match a filter. Counting stops at `cap` or after 50,000 searched jobs."""
     async def explain(self, job_id: str, *, private: bool=False) -> Explanation:
