@@ -32,6 +32,11 @@ APP = "support.killed_steps:app"
 SEEDS = int(os.environ.get("STEP_SEEDS", "500"))
 FIRST = int(os.environ.get("STEP_FIRST", "1"))
 PATIENCE = 60.0
+UNDONE = {  # steps that are undone in the end, in this order
+    State.SUCCEEDED: [],
+    State.DEAD: ["ship", "pack", "reserve", "charge"],
+    State.PARKED: ["ship", "pack"],
+}
 
 pytestmark = pytest.mark.processes
 
@@ -144,10 +149,10 @@ def check(app: Mulligan, order: Order, calls: list[Call]) -> int:
         assert not undone
     else:
         check_steps(app, order, done, UNDOABLE)
-        last = UNDOABLE.index("reserve") if order.state is State.PARKED else 0
+        called = UNDONE[order.state] + (["reserve"] if order.state is State.PARKED else [])
         # An undo that a kill interrupted is called again, before any other.
         in_order = [call.step for call, _ in groupby(undone)]
-        assert in_order == list(reversed(UNDOABLE[last:])), (order.name, undone)
+        assert in_order == called, (order.name, undone)
     assert len(calls) - len(set(map(without_token, calls))) <= len(attempts) - 1, calls
     return len(attempts)
 
@@ -157,17 +162,24 @@ def check_steps(app: Mulligan, order: Order, done: list[Call], names: tuple[str,
     assert [step for step, _ in groupby(call.step for call in done)] == list(names), done
     for before, after in pairwise(done):
         assert before.step != after.step or before.token < after.token, done
-    finished = Counter(
+    assert count_finished(app, order, "done") == dict.fromkeys(names, 1), order.name
+    with app.store.read() as tx:
+        rows = [row for row in StepQueries(tx).list_steps(order.job.id) if row.kind == "step"]
+    undone = dict.fromkeys((row.name for row in rows if row.state == "undone"), 1)
+    assert list(reversed(undone)) == UNDONE[order.state], order.name
+    assert count_finished(app, order, "undone") == undone, order.name
+    last_call = {call.step: call.token for call in done}
+    for row in rows:
+        assert row.state != "done" or row.token == last_call[row.name], (order.name, row, done)
+
+
+def count_finished(app: Mulligan, order: Order, state: str) -> Counter[str]:
+    """Count the events of steps that ended in a state, by step."""
+    return Counter(
         event.data["step"]
         for event in app.jobs.history(order.job.id)
-        if event.type == "job.step_finished" and event.data["state"] == "done"
+        if event.type == "job.step_finished" and event.data["state"] == state
     )
-    assert finished == dict.fromkeys(names, 1), (order.name, finished)
-    last_call = {call.step: call.token for call in done}
-    with app.store.read() as tx:
-        rows = StepQueries(tx).list_steps(order.job.id)
-    saved = {row.name: row.token for row in rows if row.kind == "step" and row.state == "done"}
-    assert saved == {name: last_call[name] for name in saved}, (order.name, saved, done)
 
 
 def without_token(call: Call) -> Call:

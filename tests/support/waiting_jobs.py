@@ -27,14 +27,6 @@ def answers_in_time(ctx: Context, timeout: float) -> object:
     return ctx.wait("approval", timeout=timeout, default="nobody")
 
 
-@app.job(policy=ONCE)
-def may_wait(ctx: Context, n: int, waits: bool) -> int:
-    """Wait for an answer for good, or for a month, or return at once: all in one lane."""
-    if waits:
-        ctx.wait("approval", timeout=None if n % 2 else 30 * 86_400)
-    return n
-
-
 @app.job
 def quick(n: int) -> int:
     return n
