@@ -74,6 +74,42 @@ def test_steps_are_found_by_name_in_any_order(app):
     assert calls == ["a", "removed", "b", "new"]
 
 
+@pytest.mark.parametrize(
+    ("later", "called", "unused"),
+    [
+        (("a", "new", "b", "c"), ["new"], []),  # inserted
+        (("new", "a", "b", "c"), ["new"], []),
+        (("a", "c"), [], ["b"]),  # removed
+        ((), [], ["a", "b", "c"]),
+        (("a", "renamed", "c"), ["renamed"], ["b"]),
+        (("c", "a", "b"), [], []),  # reordered
+        (("c", "new", "renamed", "a"), ["new", "renamed"], ["b"]),
+    ],
+)
+def test_steps_may_change_between_two_attempts(app, later, called, unused):
+    calls = []
+
+    def note(name):
+        calls.append(name)
+        return name
+
+    @app.job(policy=NOW)
+    def changes(ctx: Context) -> list[str]:
+        names = ("a", "b", "c") if ctx.attempt == 1 else later
+        results = [ctx.step(name, note, name) for name in names]
+        if ctx.attempt == 1:
+            raise OSError("once")
+        return results
+
+    job = run_job(app, changes.enqueue())
+    assert (job.state, job.result, job.failures) == (State.SUCCEEDED, list(later), 1)
+    assert calls == ["a", "b", "c", *called]
+    story = str(app.jobs.explain(job.id))
+    noun = "step" if len(unused) == 1 else "steps"
+    sentence = f"without asking for the recorded {noun} {', '.join(unused)};"
+    assert (sentence in story) if unused else ("without asking" not in story), story
+
+
 def test_a_name_twice_in_an_attempt_is_refused_unless_its_key_differs(app):
     @app.job(policy=Policy(max_retries=0))
     def keys(ctx: Context) -> list[int]:

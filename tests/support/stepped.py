@@ -86,3 +86,25 @@ def dies_in_undo(ctx: Context, order: int) -> None:
 
 def refuse(_order: int) -> None:
     raise ValueError("no such address")
+
+
+def reserve_if_in_stock(order: int) -> str:
+    """Fail until the file `in-stock` exists."""
+    record(f"reserve {order}")
+    if not Path("in-stock").exists():
+        raise ConnectionResetError("the stock is down")
+    return f"parcel {order}"
+
+
+@app.job(policy=Policy(max_retries=0, max_losses=9))
+def fulfils(ctx: Context, order: int) -> list[str]:
+    return [
+        ctx.step("charge", note_and_return, "charge", order),
+        ctx.step("reserve", reserve_if_in_stock, order),
+        ctx.step("mail", note_and_return, "mail", order),
+    ]
+
+
+def note_and_return(name: str, order: int) -> str:
+    record(f"{name} {order}")
+    return f"{name} {order}"

@@ -114,23 +114,36 @@ def test_a_wait_without_a_timeout_outlives_the_next_deadline_check(app, patient)
     assert job.refresh().error["code"] == "DEADLINE_PASSED"
 
 
-def test_of_twenty_threads_one_answers(app, approval):
-    job = run_job(app, approval.enqueue(order=7))
+def answer_from_threads(app, job, *, threads=20, each=1):
+    """Answer from many threads at once, each `each` times. Return values counted, and refusals."""
 
     def answer(n):
         try:
-            app.tell(job=job, name="approval", value=n, actor=f"user {n}")
+            app.tell(job=job, name="approval", value=n, actor=f"user {n % threads}")
         except AnswerRefused as refused:
             return str(refused)
         return n
 
-    with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(answer, range(20)))
-    [counted] = [one for one in answers if isinstance(one, int)]
+    with ThreadPoolExecutor(threads) as pool:
+        answers = list(pool.map(answer, range(threads * each)))
+    counted = [one for one in answers if isinstance(one, int)]
+    return counted, {one for one in answers if isinstance(one, str)}
+
+
+def test_of_twenty_threads_one_answers(app, approval):
+    job = run_job(app, approval.enqueue(order=7))
+    [counted], refusals = answer_from_threads(app, job)
     assert run_job(app, job).result == counted
     assert event_types(app, job).count("answered") == 1
-    refusals = {one for one in answers if isinstance(one, str)}
     assert all(f"was answered by user {counted}" in one for one in refusals)
+
+
+def test_of_twenty_threads_one_answers_twice_before_the_wait(app, approval):
+    job = approval.enqueue(order=7)
+    [counted], refusals = answer_from_threads(app, job, each=2)
+    assert run_job(app, job).result == counted
+    assert event_types(app, job).count("answered") == 1
+    assert all(f"was answered by user {counted % 20}" in one for one in refusals)
 
 
 def test_a_job_is_found_by_its_unique_key(app, approval):

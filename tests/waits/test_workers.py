@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from mulligan import Mulligan, State
+from mulligan import Job, Mulligan, State
 from mulligan.core.errors import AnswerRefused
 from mulligan.doctor.verify import verify
 from support.waiting import until
@@ -72,6 +75,39 @@ def test_an_answer_near_the_end_of_the_wait_counts_or_is_refused(app: Mulligan, 
     ended = [app.jobs.wait(job.id, 30) for job in jobs]
     assert {job.state for job in ended} == {State.SUCCEEDED}
     assert [job.result == "somebody" for job in ended] == counted
+    assert not verify(app.store).violations
+
+
+def test_of_twenty_threads_at_most_one_answers_at_the_end_of_a_wait(app: Mulligan, start) -> None:
+    """Each thread answers each job twice, between 19 ms before the end of its wait and 18 ms after."""
+    start()
+    jobs = [app.enqueue("answers_in_time", {"timeout": 1 + n / 10}) for n in range(10)]
+    until(lambda: {app.jobs.get(job.id).phase for job in jobs} == {"waiting"}, 30)
+
+    def answer(thread: int) -> list[tuple[str, str]]:
+        counted = []
+        for number, job in enumerate(jobs):
+            wait_for_end(job, before=(thread - 2 * number) / 1000)
+            for _ in range(2):
+                with suppress(AnswerRefused):
+                    app.tell(job=job, name="approval", value=f"thread {thread}")
+                    counted.append((job.id, f"thread {thread}"))
+        return counted
+
+    def wait_for_end(job: Job, before: float) -> None:
+        """Return this many seconds before the end of a wait: the instant of an answer."""
+        ends_at = app.jobs.get(job.id).next_retry_at
+        if ends_at is not None:
+            time.sleep(max(0.0, (ends_at - datetime.now(UTC)).total_seconds() - before))
+
+    with ThreadPoolExecutor(20) as pool:
+        counted = [one for answers in pool.map(answer, range(20)) for one in answers]
+    assert len(counted) == len(dict(counted))
+    expected = dict.fromkeys((job.id for job in jobs), "nobody") | dict(counted)
+    assert {job.id: app.jobs.wait(job.id, 30).result for job in jobs} == expected
+    for job in jobs:
+        answered = [event for event in app.jobs.history(job.id) if event.type == "job.answered"]
+        assert len(answered) == (expected[job.id] != "nobody")
     assert not verify(app.store).violations
 
 
