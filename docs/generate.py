@@ -248,7 +248,7 @@ CLASSES = {
     Cls.INVALID_INPUT: "the input is invalid",
     Cls.PERMANENT: "a retry will fail the same way",
     Cls.CANCELLED: "it was cancelled",
-    Cls.UNKNOWN: "no rule matches",
+    Cls.UNKNOWN: "no rule says what it is",
 }
 
 # (the failure, when it happens, what it counts as)

@@ -120,6 +120,16 @@ def test_deaths_that_operators_expect_fire_no_alert_and_name_the_runbook_of_othe
     assert message.runbook == RUNBOOK
 
 
+def test_an_alert_about_a_code_that_only_a_handler_declares_is_true(app, pager, driver):
+    run_failing(app, 1, "OWN_CODE")
+    (job,) = app.jobs.list("state:dead")
+    assert (job.error["code"], job.error["class"]) == ("OWN_CODE", "unknown")
+    report(app, driver)
+    (message,) = [one for one in pager.received if one.data["rule"] == "unknown_error"]
+    assert "OWN_CODE" in message.summary
+    assert "died of a failure of class unknown" in message.summary
+
+
 def test_few_dead_letters_do_not_fire(app, pager, driver):
     run_failing(app, 10, "INVALID_INPUT")
     report(app, driver)

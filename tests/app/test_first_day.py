@@ -19,6 +19,7 @@ from mulligan import (
     Mulligan,
     MulliganError,
     Policy,
+    Retry,
     Rule,
     Table,
     Then,
@@ -288,6 +289,25 @@ def test_an_annotation_that_cannot_be_stored_is_refused_at_registration(app, ann
 
     keep.__annotations__["value"] = annotation
     assert message in refused(app.job, keep)
+
+
+def test_an_annotation_that_cannot_be_resolved_causes_a_warning(app):
+    def keep(n: int, first: Nope, second: "list[Nope]" = ()) -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+
+    with pytest.warns(UserWarning, match="cannot be resolved") as caught:
+        app.job(keep)
+    assert [str(one.message).partition(" cannot be resolved")[0] for one in caught] == [
+        f"kind {keep.__qualname__!r}: the annotation 'Nope' of argument first",
+        f"kind {keep.__qualname__!r}: the annotation \"'list[Nope]'\" of argument second",
+    ]
+    assert {one.filename for one in caught} == {__file__}
+
+
+def test_retry_names_its_option_for_the_wait():
+    with pytest.raises(
+        TypeError, match=r"Retry\(\) has no option 'delay'. Write Retry\(after=60\)"
+    ):
+        Retry(delay=5)  # type: ignore[call-arg]
 
 
 def test_a_value_that_cannot_be_stored_is_refused_with_advice(app):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -252,6 +253,25 @@ def test_sigterm_while_the_app_is_still_imported_ends_it(start, folder):
     worker = start("worker", "slow:app")
     worker.wait_for_output("importing")
     assert worker.stop().code == 143
+
+
+@pytest.mark.parametrize("command", ["worker", "up"])
+def test_ctrl_c_while_the_app_is_imported_ends_it_with_one_line(folder, command):
+    (folder / "slow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "mulligan", command, "slow:app"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a process group, to which a terminal sends Ctrl-C
+    ) as program:
+        assert program.stderr.readline() == "importing\n"
+        os.killpg(program.pid, signal.SIGINT)
+        _, rest = program.communicate(timeout=20)
+    assert (program.returncode, rest) == (
+        130,
+        "mulligan: interrupted while slow:app was imported\n",
+    )
 
 
 USES_SQLITE3 = """

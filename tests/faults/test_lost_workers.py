@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from mulligan.config import Settings
 from mulligan.core.attempt import Lease
 from mulligan.core.durations import SECOND
 from mulligan.storage import Store
+from mulligan.storage.base import Transaction
 from mulligan.worker import upkeep
-from mulligan.worker.liveness import LivenessFile, work_folder
+from mulligan.worker.liveness import MARK, LivenessFile, work_folder
 from mulligan.worker.queries import WorkerQueries, boot_id
 from mulligan.worker.status_page import PAGE_SUFFIX, PAGES_MARK, StatusPage, read_started_attempts
 from mulligan.worker.supervisor import chores as chores_module
@@ -78,6 +80,41 @@ def test_only_the_running_jobs_of_a_lost_worker_run_alone_and_waiting_ones_are_n
     assert fate(store, running) == ("queued", 1, True)
     assert fate(store, ended) == ("queued", 1, False)
     assert fate(store, waiting) == ("queued", 0, False)
+
+
+def test_processes_of_a_dead_worker_are_killed_before_the_transaction_that_closes_it(
+    store: Store, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killing may take seconds, and SQLite has one write lock for all."""
+    open_dead_worker(store, tmp_path)
+    begin = store.begin
+    left = []
+
+    def noted() -> AbstractContextManager[Transaction]:
+        left.append(process.poll() is None)
+        return begin()
+
+    monkeypatch.setattr(store, "begin", noted)
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: "lost/r1/a1"}) as process:
+        try:
+            recover(store, store_url, tmp_path)
+        finally:
+            process.kill()
+    assert left
+    assert not any(left)
+
+
+def test_renewals_of_closed_workers_are_forgotten(
+    store: Store, store_url: str, tmp_path: Path
+) -> None:
+    chores = Chores(store, Settings(database_url=store_url), tmp_path)
+    for n in range(3):
+        open_worker(store, f"w{n}")
+        chores.recover("me")
+        assert len(chores._last_renewals) == 1
+        close_worker(store, f"w{n}")
+    chores.recover("me")
+    assert not chores._last_renewals
 
 
 def test_a_long_attempt_is_known_as_running_after_thousands_of_short_ones(tmp_path: Path) -> None:

@@ -287,6 +287,34 @@ def test_an_attempt_that_is_recalled_or_stopped_just_after_its_end_has_returned(
     assert [(ending.outcome, ending.duration_ms) for ending in endings] == [(RETURNED, 3)]
 
 
+def test_a_job_that_waits_behind_a_delivery_that_started_is_not_charged_for_the_death_of_its_runner(
+    tmp_path: Path,
+) -> None:
+    """Deliveries start ahead of the line, so a higher number says nothing about lower ones."""
+    endings: list[Ending] = []
+
+    async def scenario() -> None:
+        async with open_runners(tmp_path) as runners:
+            runners._on_end = endings.extend
+            runners.start()
+            await runners.wait_for_manifest()
+            [runner] = shared(runners)
+            for seq, name in ((7, "running"), (8, "waiting"), (9, "delivery")):
+                lease = make_lease(id=name)
+                runner.attempts[seq] = ActiveAttempt(seq, lease, KindSpec("noop"), 0)
+                if name != "waiting":
+                    runner.status_page.start(seq - 7, seq, 10, lease.fence)
+            os.kill(runner.pid, signal.SIGKILL)
+            await wait_until(lambda: len(endings) == 3)
+
+    asyncio.run(scenario())
+    assert {end.lease.id: end.outcome.ended for end in endings} == {
+        "running": Ended.LOST,
+        "waiting": Ended.RELEASED,
+        "delivery": Ended.LOST,
+    }
+
+
 def test_each_of_many_returned_attempts_is_settled_once(tmp_path: Path) -> None:
     endings: list[Ending] = []
 

@@ -265,7 +265,7 @@ def test_advice_to_add_a_rule_for_unknown_failures():
         build_counts(failures=[failure(20, cls="unknown", code="UNKNOWN_ERROR"), failure(80)])
     )
     assert one.text.startswith(
-        "20 % of failures (20 of 100) match no rule. Most of them are UNKNOWN"
+        "20 % of failures (20 of 100) have class unknown. Most of them are UNKNOWN"
     )
 
 

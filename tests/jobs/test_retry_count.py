@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from mulligan import Context, Fail, Fixed, Hold, Mulligan, Park, Policy, Retry, Snooze, Table
 from mulligan.http.app import create_app
 from mulligan.testing import drain, force
+from support.store import RELEASED, claim_by_id, open_worker, settle_leases
 
 WAITS = Policy(max_retries=2, max_losses=1, backoff=Table([60]))
 
@@ -93,6 +94,20 @@ def test_the_handler_sees_which_retry_it_is(app):
 
 
 # --- The last message about progress ---
+
+
+def test_an_attempt_that_was_given_back_unstarted_is_no_retry(app):
+    seen = []
+
+    @app.job(name="work")
+    def work(ctx: Context) -> None:
+        seen.append((ctx.attempt, ctx.job.retries))
+
+    job = work.enqueue()
+    open_worker(app.store)
+    settle_leases(app.store, claim_by_id(app.store, job.id), RELEASED)
+    drain(app, scheduled=True, anywhere=True)
+    assert seen == [(2, 0)]
 
 
 def test_the_message_of_the_last_progress_is_public_in_python_http_and_commands(app):

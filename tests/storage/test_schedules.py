@@ -393,6 +393,11 @@ def test_a_failing_schedule_does_not_stop_others_and_is_logged_once(store, caplo
         store.shift_clock(2 * SECOND)
     assert len(slots(store)) >= 2
     assert len([record for record in caplog.records if "adrift" in record.message]) == 1
+    for payload in ("{}", '{"n": 1}', '{"n": 2}'):
+        changed = ScheduleSpec("adrift", "* * * * *", "render", payload, timezone="Mars/Olympus")
+        declare(store, changed)
+        keeper.fire(ahead=False)
+    assert len(keeper._logged_errors) == 1, "memory does not grow with the errors"
 
 
 def test_the_job_inherits_options_of_its_kind(store):

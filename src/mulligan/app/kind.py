@@ -471,6 +471,7 @@ def build_handler(  # noqa: PLR0913 - public API: one keyword per option
     arguments = Arguments(function, Context)
     kind = function.__qualname__ if name is None else name
     arguments.check_types(kind)
+    arguments.warn_about_unresolved_annotations(kind)
     has_fields = not callable(uses) and "{" in format_uses(uses)
     is_dynamic = callable(uses) or has_fields
     uses_function = uses if callable(uses) else None

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from mulligan.config import Settings, read_database_url
 from mulligan.core.errors import ConfigError, MulliganError
 from mulligan.storage import use_apsw
@@ -63,6 +65,21 @@ def load_app_facts(app: str, flags: dict[str, Any]) -> AppFacts:
 
 def read_app_facts(app: str) -> AppFacts:
     """Import the app in a child process. Return its settings and folders."""
+    try:
+        answer = _import_in_child(app)
+    except KeyboardInterrupt:
+        click.echo(f"mulligan: interrupted while {app} was imported", err=True)
+        raise click.Abort from None
+    if "error" not in answer:
+        return AppFacts(Settings.from_json(answer["settings"]), answer["folders"])
+    message = f"cannot load {app}: {answer['error']}"
+    if answer["is_config_error"]:
+        raise ConfigError(message)
+    raise AppImportFailed(message, answer["folders"])
+
+
+def _import_in_child(app: str) -> dict[str, Any]:
+    """Return the answer of the child process. Ctrl-C reaches it first or us: both interrupt."""
     child = subprocess.run(
         [sys.executable, "-m", __name__, app], stdout=subprocess.PIPE, check=False
     )
@@ -71,12 +88,9 @@ def read_app_facts(app: str) -> AppFacts:
     except ValueError:
         message = f"cannot load {app}: the import ended with exit code {child.returncode}"
         raise AppImportFailed(message) from None
-    if "error" not in answer:
-        return AppFacts(Settings.from_json(answer["settings"]), answer["folders"])
-    message = f"cannot load {app}: {answer['error']}"
-    if answer["is_config_error"]:
-        raise ConfigError(message)
-    raise AppImportFailed(message, answer["folders"])
+    if "interrupted" in answer:
+        raise KeyboardInterrupt
+    return answer
 
 
 # --- In the child process ---
@@ -100,6 +114,8 @@ def _describe_app(app: str) -> dict[str, Any]:
         return {"settings": settings, "folders": sorted(_source_folders())}
     except ConfigError as error:
         return {"error": str(error), "is_config_error": True}
+    except KeyboardInterrupt:
+        return {"interrupted": True}
     except BaseException as error:  # noqa: BLE001 - importing the app may raise anything
         missing = _is_missing_module(error, app)
         if not missing:

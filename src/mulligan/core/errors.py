@@ -41,7 +41,7 @@ MulliganError
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never
 
 # Defined here and not in durations.py, which imports this module.
 Duration = float | int | timedelta  # numbers are seconds
@@ -345,7 +345,12 @@ class Stopped(OutcomeRequest):
 class Retry(OutcomeRequest):
     """Retry the job, counted as a failure. `after` overrides the backoff."""
 
-    def __init__(self, after: DurationOrTime | None = None, reason: str = "") -> None:
+    def __init__(
+        self, after: DurationOrTime | None = None, reason: str = "", **unknown: Never
+    ) -> None:
+        if unknown:
+            message = f"Retry() has no option {next(iter(unknown))!r}. Write Retry(after=60)"
+            raise UnknownOption(message)
         self.after = after
         self.reason = reason
         super().__init__(after, reason)

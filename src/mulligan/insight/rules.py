@@ -609,7 +609,8 @@ def _advise_new_rule(failures: Sequence[FailureCount]) -> Iterator[Advice]:
         return
     code = max(by_code, key=lambda name: (by_code[name], name))
     text = (
-        f"{format_percent(unknown / total)} of failures ({unknown:,} of {total:,}) match no rule. "
-        f"Most of them are {code} ({by_code[code]:,}). Add a rule that says whether a retry helps."
+        f"{format_percent(unknown / total)} of failures ({unknown:,} of {total:,}) have class"
+        f" unknown. Most of them are {code} ({by_code[code]:,})."
+        " Add a rule that says whether a retry helps."
     )
     yield Advice(text, code)

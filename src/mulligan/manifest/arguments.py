@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from mulligan.core.errors import ConfigError, OutcomeRequest, PayloadRefused, ResultMismatch
 from mulligan.core.json import decode, make_chunk_encoder
-from mulligan.core.suggest import did_you_mean, find_enqueue_option
+from mulligan.core.suggest import did_you_mean, find_enqueue_option, warn_caller
 from mulligan.manifest.storable import advise, find_unstorable
 
 CONTEXT_NAMES = ("ctx", "context", "self")  # what people call a context that they do not annotate
@@ -276,6 +276,17 @@ class Arguments:
         for path, reason in find_unstorable(self.model.__pydantic_core_schema__):
             message = f"kind {kind!r}: argument {_remove_alias_prefix(path)} {reason}"
             raise ConfigError(message)
+
+    def warn_about_unresolved_annotations(self, kind: str) -> None:
+        """Warn about annotations that name nothing at run time: those arguments take any value."""
+        for name in self._fields:
+            annotation = self.signature.parameters[name].annotation
+            if annotation is not inspect.Parameter.empty and name not in self._hints:
+                message = (
+                    f"kind {kind!r}: the annotation {annotation!r} of argument {name} cannot be"
+                    " resolved, so its values are not checked. Import that name at run time too."
+                )
+                warn_caller(message, UserWarning)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the payload; empty if one of the types has none."""

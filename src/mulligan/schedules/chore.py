@@ -221,7 +221,7 @@ class Scheduler:
         self._store = store
         self._grace: Micros = round(worker.lease * SECOND)
         self._ahead: Micros = round(worker.sweep * SECOND) * SWEEPS_AHEAD
-        self._logged_errors: set[str] = set()
+        self._logged_errors: dict[str, str] = {}  # the last one of each schedule
 
     def fire(self, *, ahead: bool = True) -> int:
         """Insert the jobs of all slots that are due within two sweeps; return how many."""
@@ -259,8 +259,8 @@ class Scheduler:
             raise
         except Exception as error:
             description = f"{spec} {error}"
-            if description not in self._logged_errors:
-                self._logged_errors.add(description)
+            if self._logged_errors.get(spec.name) != description:
+                self._logged_errors[spec.name] = description
                 log.exception("schedule %s cannot fire on this worker", spec.name)
             return 0
 

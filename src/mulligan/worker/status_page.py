@@ -19,8 +19,7 @@ from mulligan.worker.recording import RecordRing, ring_size
 # started last, first one for each slot, then a ring. Then for each slot the ring of the log records
 # of its attempt. After the end of the map, faulthandler writes stacks when the supervisor asks.
 _HEARTBEAT = 0
-_HIGHEST_STARTED = 1
-_SLOTS = 2
+_SLOTS = 2  # cell 1 is unused: workers also read the pages of other versions
 _HOOK = 3  # a hook that runs outside of all slots; the next cell has its start
 _HEADER_CELLS = 5
 # The seq and its start; the hook that runs, its start, and the seq whose handler it precedes; the
@@ -112,7 +111,6 @@ class StatusPage:
             self._records[place * _RECORD.size : (place + 1) * _RECORD.size] = record
         self._started += 1
         first = _HEADER_CELLS + slot * _SLOT_CELLS
-        cells[_HIGHEST_STARTED] = seq
         cells[first + _SINCE] = now_ns
         cells[first] = seq  # last: a reader that finds the seq must find its start too
 
@@ -162,9 +160,13 @@ class StatusPage:
         """Return when the runner last wrote a heartbeat."""
         return self._cells[_HEARTBEAT]
 
-    def highest_started(self) -> int:
-        """Return the highest seq that was ever started."""
-        return self._cells[_HIGHEST_STARTED]
+    def started(self) -> frozenset[Fence] | None:
+        """Return the attempts that started last, more than a worker holds. None: unreadable."""
+        try:
+            fences = _read_fences(self._map[: _rings_start(self.slots)])
+        except DAMAGED:
+            return None
+        return frozenset(fence for fence in fences if fence[0])
 
     def running(self) -> list[Running]:
         """Return the running attempts."""

@@ -97,6 +97,9 @@ def close_lost_workers(
         reason = _loss_reason(worker, detector)
         if not reason:
             continue
+        if is_certainly_dead(worker, detector.boot_id):
+            # Not in the transaction: it may take seconds, and SQLite has one write lock for all.
+            kill_marked(worker.id)
         with store.begin() as tx:
             if not _close(tx, worker, reason):
                 continue

@@ -184,7 +184,7 @@ def test_the_rules_of_alerts_are_sentences_with_their_limits(client):
         "More than 5 % of attempts failed",
         "1 of 20 attempts takes longer than 4 min",
         "Deaths are more than 5× the usual rate",
-        "New error: a job died, and no rule matches it",
+        "New error: a job died of a failure of class unknown",
     ):
         assert text in page
     assert "… of" not in page

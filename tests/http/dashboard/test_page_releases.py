@@ -80,7 +80,11 @@ def test_a_cause_is_assigned_and_shows_suspect_runbook_and_alarm(shop, client):
     page = text_of(client.submit(f"/failures/{group}/assign", person="ada"))
     assert shop.failures.get(group).assignee == "ada"
     assert "assigned it" in page
-    for expected in ("began with r42: 0 of 60 attempts before", RUNBOOK, "page"):
+    for expected in (
+        "began with r42: 0 of 60 attempts before",
+        RUNBOOK,
+        "alarm for operators page",
+    ):
         assert expected in page
     assert " · ada" in client.page("/failures")
     assert "ada" in text_of(client.page(f"/failures/{group}"))

@@ -43,7 +43,7 @@ RATES = (
     ("rescue", "rescue", "of all jobs whose first attempt failed"),
     ("permanent failure", "permanent_failure", "of ended jobs, without invalid input"),
     ("invalid input", "user_failure", "of ended jobs, dead because of their input"),
-    ("unknown cause", "unknown", "of failures that no rule matches"),
+    ("unknown cause", "unknown", "of failures, of class unknown"),
     ("manual retry", "false_permanent", "of jobs that were refused a retry and retried manually"),
 )
 

@@ -246,13 +246,16 @@ class Chores:
         upkeep.close_lost_workers(self._store, detector, retry, self._rng)
         lost = upkeep.settle_all_orphans(self._store, retry, self._rng)
         log_sweep({SweepResult.LOST: lost})
-        self._remove_dead_folders(worker)
+        self._forget_closed_workers(worker)
         return lost
 
-    def _remove_dead_folders(self, worker: str) -> None:
+    def _forget_closed_workers(self, worker: str) -> None:
+        """Remove the folders of closed workers, and what we know of their renewals."""
         with self._store.read() as tx:
-            workers = WorkerQueries(tx).list_workers(closed=False)
-        liveness.remove_dead_folders(self._folder, {worker, *(row.id for row in workers)})
+            open_workers = {row.id for row in WorkerQueries(tx).list_workers(closed=False)}
+        liveness.remove_dead_folders(self._folder, {worker, *open_workers})
+        for gone in self._last_renewals.keys() - open_workers:
+            del self._last_renewals[gone]
 
     def _prune(self, manifest: Manifest) -> int:
         end = time.monotonic() + CHORE_BUDGET

@@ -541,10 +541,15 @@ class RunnerProcess:
         return time.monotonic_ns() - self.status_page.last_heartbeat_ns() < STALE_HEARTBEAT_NS
 
     def ever_started(self) -> frozenset[int]:
-        """Return, after its death, the attempts that started and whose end never arrived."""
-        highest = self.status_page.highest_started()
+        """Return, after its death, the attempts that started and whose end never arrived.
+
+        Not by their numbers: deliveries of messages start ahead of jobs that wait.
+        """
+        fences = self.status_page.started()
         started = {
-            seq for seq, attempt in self.attempts.items() if seq <= highest and not attempt.recalled
+            seq
+            for seq, attempt in self.attempts.items()
+            if (fences is None or attempt.lease.fence in fences) and not attempt.recalled
         }
         return frozenset(started - self.before_handler() | self.running().keys())
 
