@@ -9,7 +9,7 @@ RUN := $(BIN)/python -m
 # How many tests run at once, and further arguments for pytest: make test WORKERS=8 ARGS='-k claim -x'
 # Tests that start processes run with PROCESS_WORKERS: each uses several cores at times, and mostly waits.
 WORKERS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-PROCESS_WORKERS ?= 4
+PROCESS_WORKERS ?= 3
 ARGS ?=
 
 # The tests start hundreds of processes: without stored bytecode each would compile all of Mulligan again.
