@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from mulligan import Mulligan
+from mulligan import Kind, Mulligan
 from support.versioned_app import declare
 from support.waiting import until
 
@@ -14,8 +16,16 @@ pytestmark = [pytest.mark.processes]
 APP = "support.versioned_app:app"
 
 
-def test_jobs_of_three_versions_each_run_once_during_a_rolling_deploy(start, app, starts):
-    kinds = {version: declare(Mulligan(settings=app.settings), version) for version in (1, 2, 3)}
+@pytest.fixture
+def kinds(app) -> Iterator[dict[int, Kind]]:
+    """Return the kind as three releases declare it, by the version of its payload."""
+    apps = {version: Mulligan(settings=app.settings) for version in (1, 2, 3)}
+    yield {version: declare(release, version) for version, release in apps.items()}
+    for release in apps.values():
+        release.close()
+
+
+def test_jobs_of_three_versions_each_run_once_during_a_rolling_deploy(start, app, kinds, starts):
     jobs = {
         1: [kinds[1].enqueue(to=f"a{n}") for n in range(10)],
         2: [kinds[2].enqueue(address=f"b{n}") for n in range(10)],

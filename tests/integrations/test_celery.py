@@ -146,7 +146,7 @@ def test_a_group_is_repaired_through_celery_with_one_operation(
             app.run_inline()
             return app.operations.get(operation.id).state == "finished"
 
-        until(finished, 30)
+        until(finished, 60)
     assert app.operations.get(operation.id).counts.recovered == 12
     assert app.jobs.count("state:succeeded") == 12
     assert sorted(result.get(timeout=5) for result in results) == sorted(
