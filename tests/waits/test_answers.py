@@ -163,7 +163,7 @@ def test_a_key_of_several_jobs_is_refused(app, approval):
         app.tell(key="order:7", name="approval", value=1)
 
 
-def test_what_nobody_waits_for_any_more_is_refused(app, approval):
+def test_an_answer_after_the_end_of_a_job_is_refused(app, approval):
     done = approval.enqueue(order=7)
     app.tell(job=done, name="approval", value=1)
     run_job(app, done)
